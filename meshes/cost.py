@@ -1,0 +1,208 @@
+"""Predicted seconds of a step, from analytic FLOPs and bytes. NumPy only.
+
+A data group works in phases: the token phase (projections, MLP, logits), the attention phase (tiles), and the
+exchanges between them. Exchanges synchronise a group, so that a group's microbatch takes the sum over phases of its
+slowest device; a step takes the slowest group's microbatches, then the gradients are summed over the mesh. Nothing
+is assumed to overlap. Legend: arrays are [G data groups, M devices of a group].
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from meshes.cluster import Cluster
+from meshes.workload import Attention, KeysValues, Workload
+
+__all__ = ["Division", "Grid", "Seconds", "Workload", "seconds"]
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The devices of a mesh.
+
+    Args:
+        order: numbers of the devices in the cluster, int [G, M].
+        flops: FLOP/s of each device [G, M].
+        limit: bytes of memory of each device, infinite if unlimited [G, M].
+        bandwidth, latency: of the worst link of each group [G].
+        mesh_bandwidth, mesh_latency: of the worst link of the mesh.
+    """
+
+    order: np.ndarray
+    flops: np.ndarray
+    limit: np.ndarray
+    bandwidth: np.ndarray
+    latency: np.ndarray
+    mesh_bandwidth: float
+    mesh_latency: float
+
+    @staticmethod
+    def of(cluster: Cluster, order: Sequence[Sequence[int]]) -> "Grid":
+        """The grid of a device order."""
+        numbers = np.asarray(order, np.int64)
+        speed = np.array([device.speed for device in cluster.devices])
+        memory = np.array([np.inf if d.memory is None else d.memory for d in cluster.devices])
+        links = [cluster.worst_link(group) for group in numbers.tolist()]
+        worst = cluster.worst_link(range(len(cluster.devices)))
+        return Grid(
+            order=numbers,
+            flops=speed[numbers] * cluster.flops_per_speed,
+            limit=memory[numbers],
+            bandwidth=np.array([link.bandwidth for link in links]),
+            latency=np.array([link.latency for link in links]),
+            mesh_bandwidth=worst.bandwidth,
+            mesh_latency=worst.latency,
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Data groups, devices of a group."""
+        return self.order.shape[0], self.order.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """How a row's work is divided over the devices of each group; int arrays [G, M].
+
+    Args:
+        tokens: tokens owned outside attention.
+        queries: query tokens of the tile.
+        start, stop: query heads of the tile.
+        kv_heads: key/value heads that the tile reads.
+        attention: `context`, `head` or `hybrid`.
+        kv: `gather` or `ring`.
+    """
+
+    tokens: np.ndarray
+    queries: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+    kv_heads: np.ndarray
+    attention: Attention
+    kv: KeysValues
+
+    @cached_property
+    def heads(self) -> np.ndarray:
+        """Query heads of each tile."""
+        return self.stop - self.start
+
+    @cached_property
+    def even_tokens(self) -> bool:
+        """All devices own equally many tokens: token work is one plain program without recomputation."""
+        return bool(np.all(self.tokens == self.tokens[0, 0]))
+
+    @cached_property
+    def aligned(self) -> bool:
+        """Every device attends from the tokens that it owns, in all heads: queries and outputs stay at home."""
+        everything = (self.heads == self.stop.max()) | (self.queries == 0)
+        return bool(np.all(everything) and np.array_equal(self.queries, self.tokens))
+
+
+@dataclass(frozen=True, eq=False)
+class Seconds:
+    """Predicted times.
+
+    Args:
+        tokens, attention: of one microbatch on each device [G, M].
+        communication: of one microbatch in each group [G].
+        reduction: of gradients and parameters over data groups, once a step.
+    """
+
+    tokens: np.ndarray
+    attention: np.ndarray
+    communication: np.ndarray
+    reduction: float
+
+    @cached_property
+    def microbatch(self) -> np.ndarray:
+        """One microbatch of each group [G]."""
+        return self.tokens.max(axis=1) + self.attention.max(axis=1) + self.communication
+
+    def step(self, counts: np.ndarray) -> float:
+        """The whole step, if group g runs counts[g] microbatches."""
+        return float(np.max(counts * self.microbatch)) + self.reduction
+
+
+def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: bool = False) -> Seconds:
+    """Predict a division.
+
+    Args:
+        grid, workload, division: what runs what, and how.
+        specialized: every process compiles its own sizes; else unequal devices run one switched program.
+    """
+    exact = specialized or division.even_tokens
+    rows, remat = workload.microbatch, workload.remat == "layer"
+    # Forward 1, backward 2; a switched backward recomputes its branch, and rematerialised layers run again.
+    passes = 3 + (not exact) + remat
+    token = passes * rows * workload.token_flops * division.tokens / grid.flops
+    # Blockwise attention's backward takes 5 matrix products where the forward takes 2 (Dao, FlashAttention-2, 2023).
+    query = (3.5 + remat) * rows * workload.layers * workload.query_flops
+    attention = query * division.queries * division.heads * _ring_padding(workload, division) / grid.flops
+    communication = weight_seconds(grid, workload) + exchange_seconds(grid, workload, division)
+    return Seconds(token, attention, communication, reduction_seconds(grid, workload))
+
+
+def weight_seconds(grid: Grid, workload: Workload) -> np.ndarray:
+    """Parameters gathered and gradients scattered inside each group, of one microbatch [G].
+
+    Each layer gathers its weights, in the compute dtype, for the forward, the backward and a rematerialised forward,
+    and reduce-scatters float32 gradients; a ring moves (M - 1) / M of the bytes over each link.
+    """
+    devices = grid.shape[1]
+    if devices == 1:
+        return np.zeros(grid.shape[0])
+    gathers = 2 + (workload.remat == "layer")
+    whole = workload.layers * workload.layer_parameters + 2 * workload.embedding_parameters
+    size = whole * (gathers * workload.compute_bytes + 4) * (devices - 1) / devices
+    collectives = (gathers + 1) * (2 * workload.layers + 2)
+    return size / grid.bandwidth + collectives * (devices - 1) * grid.latency
+
+
+def reduction_seconds(grid: Grid, workload: Workload) -> float:
+    """Parameters gathered and gradients scattered over data groups, once a step, both in float32."""
+    groups, devices = grid.shape
+    size = 2 * 4 * workload.parameters / devices * (groups - 1) / groups
+    return size / grid.mesh_bandwidth + 2 * (groups - 1) * grid.mesh_latency
+
+
+def exchange_seconds(grid: Grid, workload: Workload, division: Division) -> np.ndarray:
+    """Queries, keys, values and outputs between devices, of one microbatch [G]."""
+    devices = grid.shape[1]
+    if devices == 1:
+        return np.zeros(grid.shape[0])
+    number = workload.microbatch * workload.head_dim  # numbers of one token in one head
+    if division.kv == "ring":
+        return _ring_seconds(grid, workload, division, number)
+    t, s = division.tokens, workload.seq_len
+    w = division.kv_heads
+    received = [2 * (s - t) * w]
+    sent = [2 * t * (w.sum(axis=1, keepdims=True) - w)]
+    if not division.aligned:
+        tile = division.queries * division.heads
+        away, lent = tile * (1 - t / s), t * (workload.heads - tile / s)
+        received += [away, lent]
+        sent += [lent, away]
+    passes = 2 + (workload.remat == "layer")
+    # Rounds are matched over all groups at once, so that the largest message of any group sets their size.
+    busiest = sum(float(np.maximum(a, b).max()) for a, b in zip(received, sent, strict=True))
+    size = busiest * number * workload.compute_bytes
+    rounds = len(received) * (devices - 1)
+    return workload.layers * passes * (size / grid.bandwidth + rounds * grid.latency)
+
+
+def _ring_seconds(grid: Grid, workload: Workload, division: Division, number: int) -> np.ndarray:
+    """Every block visits every device; the backward carries float32 gradients along."""
+    devices, forwards = grid.shape[1], 1 + (workload.remat == "layer")
+    block = 2 * int(division.tokens.max()) * workload.kv_heads * number
+    size = devices * block * ((forwards + 1) * workload.compute_bytes + 4)
+    messages = devices * (2 * forwards + 4)
+    return workload.layers * (size / grid.bandwidth + messages * grid.latency)
+
+
+def _ring_padding(workload: Workload, division: Division) -> float:
+    """In a ring all devices wait, in every turn, for the one that holds the largest block."""
+    if division.kv != "ring":
+        return 1.0
+    return division.tokens.shape[1] * int(division.tokens.max()) / workload.seq_len

@@ -1,0 +1,60 @@
+"""Which devices make a data group."""
+
+import heapq
+from collections.abc import Iterable
+
+from meshes.cluster import Cluster
+
+Order = tuple[tuple[int, ...], ...]
+
+
+def orders(cluster: Cluster, groups: int) -> list[Order]:
+    """Ways worth a try to split the devices into groups of equally many, deterministic.
+
+    Groups as fast as each other; groups of like devices; groups of neighbours where there are several hosts. In a
+    group faster devices come first, and groups come fastest first; equal devices keep the order of the cluster.
+
+    Args:
+        cluster: the devices.
+        groups: a divisor of their number.
+
+    Returns:
+        Numbers of the devices [groups][devices of a group], without repetition.
+    """
+    size = len(cluster.devices) // groups
+    first_seen = {device.host: i for i, device in reversed([*enumerate(cluster.devices)])}
+    alike = _sorted(cluster, range(len(cluster.devices)))
+    near = sorted(alike, key=lambda d: first_seen[cluster.devices[d].host])
+    found = [_balanced(cluster, alike, groups), _runs(alike, size), _runs(near, size)]
+    return list(dict.fromkeys(_arranged(cluster, order) for order in found))
+
+
+def _sorted(cluster: Cluster, devices: Iterable[int]) -> list[int]:
+    return sorted(devices, key=lambda d: (-cluster.devices[d].speed, -_memory(cluster, d), d))
+
+
+def _memory(cluster: Cluster, device: int) -> float:
+    memory = cluster.devices[device].memory
+    return float("inf") if memory is None else float(memory)
+
+
+def _runs(devices: list[int], size: int) -> list[list[int]]:
+    return [devices[i : i + size] for i in range(0, len(devices), size)]
+
+
+def _balanced(cluster: Cluster, devices: list[int], groups: int) -> list[list[int]]:
+    """The next fastest device joins the slowest group that has room (longest processing time first)."""
+    size = len(devices) // groups
+    heap = [(0.0, g) for g in range(groups)]
+    members: list[list[int]] = [[] for _ in range(groups)]
+    for device in devices:
+        speed, g = heapq.heappop(heap)
+        members[g].append(device)
+        if len(members[g]) < size:
+            heapq.heappush(heap, (speed + cluster.devices[device].speed, g))
+    return members
+
+
+def _arranged(cluster: Cluster, order: list[list[int]]) -> Order:
+    inside = [tuple(_sorted(cluster, group)) for group in order]
+    return tuple(sorted(inside, key=lambda g: (-sum(cluster.devices[d].speed for d in g), g)))

@@ -1,0 +1,1 @@
+"""How a share becomes local arrays, local work and messages between devices."""

@@ -1,0 +1,145 @@
+"""Ring attention: keys and values travel round the devices of a group, so that nobody holds all of them.
+
+Each round attends own queries to the block that is here; partial results merge by their log-sum-exp in float32
+(Liu et al., "Ring Attention with Blockwise Transformers", 2023). The backward sends the blocks round again with
+their gradients. Legend: B batch, T own tokens, S sequence, H heads, K key/value heads, E head width.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sharding.placement import Placement
+
+
+def ring(
+    placement: Placement,
+    k_index_C: jax.Array,
+    kernel: Any,
+    kv_of_head: tuple[int, ...],
+    q_BTHE: jax.Array,
+    k_BTKE: jax.Array,
+    v_BTKE: jax.Array,
+    segment_BS: jax.Array,
+    axis_name: str = "seq",
+) -> jax.Array:
+    """Attention of own queries over all keys of the group, streamed.
+
+    Args:
+        placement: local sizes, with axis T.
+        k_index_C: positions of own tokens, padded to the largest share by a position that nobody sees.
+        kernel: `forward`, `backward` and `Mask` of attention on exact local arrays, see `models.attention`.
+        kv_of_head: the key/value head that each query head reads.
+        q_BTHE, k_BTKE, v_BTKE: local projections of own tokens.
+        segment_BS: document number of every token of the rows.
+        axis_name: mesh axis of the ring.
+
+    Returns:
+        Outputs of own tokens [B, T, H, E].
+    """
+    turn = _Turn(axis_name, *placement.sizes["T"].shape)
+    parts = _Parts(placement, kernel, kv_of_head)
+
+    def forward(q: Any, k: Any, v: Any, *marks: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+        def step(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
+            o, lse, block = carry
+            part = parts.forward(q, *block, *marks)
+            return (*merge(o, lse, *part), turn(block)), None
+
+        start = (jnp.zeros(q.shape, jnp.float32), jnp.full(q.shape[:3], -jnp.inf, jnp.float32))
+        (o, lse, _), _ = lax.scan(step, (*start, (k, v, k_index_of(marks))), length=turn.devices)
+        o = o.astype(q.dtype)
+        return o, (q, k, v, marks, o, lse)
+
+    def backward(residual: tuple[Any, ...], do: jax.Array) -> tuple[Any, ...]:
+        q, k, v, marks, o, lse = residual
+
+        def step(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
+            dq, dkv, block = carry
+            part = parts.backward(q, o, lse, do, *block, *marks)
+            dkv = tuple(a + b for a, b in zip(dkv, part[1:], strict=True))
+            dkv, block = turn((dkv, block))
+            return (dq + part[0], dkv, block), None
+
+        dq, dk, dv = (jnp.zeros(a.shape, jnp.float32) for a in (q, k, v))
+        start = (dq, (dk, dv), (k, v, k_index_of(marks)))
+        (dq, (dk, dv), _), _ = lax.scan(step, start, length=turn.devices)
+        return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None, None, None
+
+    def k_index_of(marks: tuple[jax.Array, ...]) -> jax.Array:
+        return marks[1]
+
+    run = jax.custom_vjp(lambda *arrays: forward(*arrays)[0])
+    run.defvjp(forward, backward)
+    widths = [(0, 0), (0, k_index_C.shape[0] - k_BTKE.shape[1]), (0, 0), (0, 0)]
+    q_index_T = placement.trim(k_index_C, 0, "T")
+    return run(q_BTHE, jnp.pad(k_BTKE, widths), jnp.pad(v_BTKE, widths), q_index_T, k_index_C, segment_BS)
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """One step of the ring: every device hands its arrays to the next.
+
+    With several data groups it is an all-to-all with one full message, since a `ppermute` would also wait for groups
+    that run fewer microbatches.
+    """
+
+    axis_name: str
+    groups: int
+    devices: int
+
+    def __call__(self, arrays: Any) -> Any:
+        return jax.tree.map(self._permute if self.groups == 1 else self._swap, arrays)
+
+    def _permute(self, array: jax.Array) -> jax.Array:
+        pairs = [(m, (m + 1) % self.devices) for m in range(self.devices)]
+        return lax.ppermute(array, self.axis_name, pairs)
+
+    def _swap(self, array: jax.Array) -> jax.Array:
+        here = lax.axis_index(self.axis_name)
+        slots = jnp.zeros((self.devices, *array.shape), array.dtype)
+        slots = lax.dynamic_update_index_in_dim(slots, array, (here + 1) % self.devices, 0)
+        arrived = lax.all_to_all(slots, self.axis_name, split_axis=0, concat_axis=0, tiled=True)
+        return lax.dynamic_index_in_dim(arrived, (here - 1) % self.devices, keepdims=False)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Attention of own queries to one block of keys, at this device's sizes."""
+
+    placement: Placement
+    kernel: Any
+    kv_of_head: tuple[int, ...]
+
+    def forward(self, q: Any, k: Any, v: Any, k_index: Any, q_index: Any, _: Any, segment: Any) -> Any:
+        def exact(_: Any, q: Any, k: Any, v: Any, *marks: jax.Array) -> Any:
+            return self.kernel.forward(q, k, v, self._mask(*marks), kv_of_head=self.kv_of_head, out_dtype=jnp.float32)
+
+        signature = "B T H E, B C K E, B C K E, C, T, B S -> B T H E, B T H"
+        return self.placement.run(exact, signature, q, k, v, k_index, q_index, segment)
+
+    def backward(self, q: Any, o: Any, lse: Any, do: Any, k: Any, v: Any, k_index: Any, *marks: Any) -> Any:
+        def exact(_: Any, q: Any, o: Any, lse: Any, do: Any, k: Any, v: Any, *marks: jax.Array) -> Any:
+            mask = self._mask(*marks)
+            grads = self.kernel.backward(q, k, v, mask, o, lse, do, kv_of_head=self.kv_of_head)
+            return tuple(g.astype(jnp.float32) for g in grads)
+
+        q_index, _, segment = marks
+        signature = "B T H E, B T H E, B T H, B T H E, B C K E, B C K E, C, T, B S -> B T H E, B C K E, B C K E"
+        return self.placement.run(exact, signature, q, o, lse, do, k, v, k_index, q_index, segment)
+
+    def _mask(self, k_index: Any, q_index: Any, segment: Any) -> Any:
+        last = segment.shape[1] - 1
+        k_segment = jnp.take(segment, jnp.minimum(k_index, last), axis=1)
+        return self.kernel.Mask(q_index, k_index, jnp.take(segment, q_index, axis=1), k_segment)
+
+
+def merge(o: jax.Array, lse: jax.Array, part: jax.Array, part_lse: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Combine two partial attentions [B, T, H, E], [B, T, H], float32; rows that saw nothing have lse -inf."""
+    total = jnp.logaddexp(lse, part_lse)
+    seen = jnp.where(jnp.isfinite(total), total, 0.0)
+    old, new = jnp.exp(lse - seen), jnp.exp(part_lse - seen)
+    return o * old[..., None] + part * new[..., None], total

@@ -1,0 +1,99 @@
+"""What a run tells: metrics.jsonl for programs, a progress line for people."""
+
+import json
+import math
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class MetricsFile:
+    """One JSON object a line; lines after the resumed step are dropped, so that each step stands once.
+
+    Args:
+        path: file to write; its directory exists. None writes nothing.
+        done: steps that are kept from an earlier part of the run.
+    """
+
+    def __init__(self, path: Path | None, done: int) -> None:
+        self._file: TextIO | None = None
+        if path is None:
+            return
+        kept = [line for line in _lines(path) if _step(line) <= done] if done else []
+        path.write_text("".join(line + "\n" for line in kept))
+        self._file = path.open("a")
+
+    def write(self, **values: Any) -> None:
+        """Append one line; numbers that are not finite become null."""
+        if self._file is None:
+            return
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+        self._file.write(json.dumps(finite) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _step(line: str) -> float:
+    """Step of a line; a line that a killed process left half written belongs to no step."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+class Reporter:
+    """Progress on a terminal, plain lines elsewhere.
+
+    Args:
+        steps: all steps of the run.
+        done: steps already done.
+        every: steps between plain lines.
+        show: whether this process reports.
+    """
+
+    def __init__(self, steps: int, done: int, every: int, show: bool) -> None:
+        self.every, self.show, self.done, self.steps = every, show, done, steps
+        self.console = Console(highlight=False, soft_wrap=True)
+        self._start = time.monotonic()
+        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+        self._bar = Progress(*columns, console=self.console, disable=not (show and self.console.is_terminal))
+        self._task = self._bar.add_task("compiling", total=steps, completed=done)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+        if self.show:
+            self.console.print(text, markup=False)
+
+    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
+        """A step is done."""
+        said = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
+        self._bar.update(self._task, completed=step, description=said)
+        if self.console.is_terminal or not (step == 1 or step % self.every == 0 or step == self.steps):
+            return
+        seconds = (time.monotonic() - self._start) / max(step - self.done, 1) * (self.steps - step)
+        self.say(f"step {step:>6}/{self.steps}  {said}  {_duration(seconds)} left")
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,141 @@
+"""The flags of a training run, their units and defaults, in the sections that head the groups of `--help`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from training.kinds import Bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags:
+    """The run: what it reads its settings from and where it writes."""
+
+    config: Path | None = None
+    """TOML file with any of these flags as keys, without tables."""
+    run_dir: Path | None = None
+    """Directory for metrics.jsonl, the configuration and the plan. None: runs/DATE-TIME, made anew."""
+    seed: int = 0
+    """Seed of the parameters and of the order of the data; 0 to 4294967295."""
+    log_every: int = 10
+    """Steps between lines of progress on the terminal; metrics.jsonl has every step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFlags:
+    """The devices: --cluster, or any of the other three."""
+
+    devices: int | None = None
+    """How many; more than the machine has: emulated CPUs. None: the machine's, or 4,2,1,1 emulated where it has one."""
+    speeds: tuple[float, ...] | None = None
+    """Relative speed of each device, such as 4,2,1,1; any unit. None: all equal."""
+    memory: tuple[Bytes, ...] | None = None
+    """Memory of each device, such as 24GB,24GB,12GB,12GB; GB is 10^9 bytes, GiB 2^30. None: what the device says."""
+    cluster: Path | None = None
+    """TOML file that describes devices and links."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFlags:
+    """The plan: how work is cut over the devices."""
+
+    attention: Literal["auto", "context", "head", "hybrid"] = "auto"
+    """Cut attention by tokens (context), by heads (head) or both (hybrid); auto: what is predicted fastest."""
+    kv: Literal["auto", "gather", "ring"] = "auto"
+    """How keys and values travel: at once (gather), or in blocks (ring): less memory, with context attention only."""
+    data_groups: int | Literal["auto"] = "auto"
+    """Number of groups of devices that each train on rows of their own; auto: what is predicted fastest."""
+    placement: Literal["auto", "switched", "specialized"] = "auto"
+    """One program with a branch for each kind of device (switched), or one program for each process (specialized)."""
+    plan: Path | None = None
+    """Use the plan in this JSON file instead of making one."""
+    plan_out: Path | None = None
+    """Write the plan to this JSON file too."""
+    plan_only: bool = False
+    """Print the plan and stop before training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags:
+    """The model."""
+
+    model: Literal["transformer"] = "transformer"
+    """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
+    layers: int = 4
+    """Number of layers."""
+    d_model: int = 128
+    """Width; a multiple of --heads."""
+    heads: int = 8
+    """Query heads; a multiple of --kv-heads."""
+    kv_heads: int = 4
+    """Key/value heads."""
+    d_ff: int = 384
+    """Inner width of the MLP."""
+    tied_embedding: bool = True
+    """One matrix for the embedding and the logits."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What is computed in; weights and sums are float32 either way."""
+    remat: Literal["none", "layer"] = "none"
+    """Keep activations for the backward pass (none), or compute each layer again (layer): less memory, more time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFlags:
+    """The data."""
+
+    data: Path | None = None
+    """Text file, directory of text files, or token ids in .npy or .bin. None: Python's own standard library sources."""
+    token_dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None
+    """How ids are stored in a .bin file, little-endian; a .npy file says so itself."""
+    vocab_size: int | None = None
+    """Number of token ids. None: 257 for text; for .npy and .bin what the JSON file beside the data says."""
+    seq_len: int = 256
+    """Tokens in a row."""
+    batch_size: int = 16
+    """Rows in a step, over all devices; a multiple of --microbatch."""
+    microbatch: int = 8
+    """Rows that a group of devices runs at once; less takes less memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerFlags:
+    """The optimizer, AdamW."""
+
+    steps: int = 200
+    """Steps in all, those before a resume included."""
+    lr: float = 3e-3
+    """Peak learning rate."""
+    warmup: int = 20
+    """Steps over which the learning rate rises from 0 to its peak."""
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    """The learning rate after warmup: constant, or falling to 0 at the last step."""
+    weight_decay: float = 0.1
+    """Weight decay of matrices, a fraction of the learning rate."""
+    clip_norm: float = 1.0
+    """Largest norm of the gradient over all parameters; larger ones are scaled down. 0: never."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationFlags:
+    """Evaluation on held-out documents, and a sample."""
+
+    eval_every: int = 100
+    """Steps between evaluations. 0: only at the end."""
+    eval_rows: int = 64
+    """Held-out rows in an evaluation, the same ones each time, spread evenly. 0: all."""
+    sample: str | None = None
+    """Text that the trained model continues at the end; '' for no sample. None: 'def ' for text, no sample for ids."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFlags:
+    """Checkpoints, which resume on any number of devices."""
+
+    checkpoint_dir: Path | None = None
+    """None: checkpoints in the run directory."""
+    save_every: int = 0
+    """Steps between checkpoints; the last step is always saved. 0: only the last step."""
+    keep: int = 3
+    """Newest checkpoints that are kept."""
+    resume: Literal["auto", "never", "must"] = "auto"
+    """Go on from the newest checkpoint if there is one (auto), begin anew (never), or refuse to begin anew (must)."""

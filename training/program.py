@@ -1,0 +1,91 @@
+"""From a plan to a program: the plan's shares become a tiling, a placement and a mesh."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from meshes.plan import Plan
+
+from meshes.errors import PlanError
+from meshes.mesh import make_mesh
+from models.transformer import TransformerConfig
+from sharding import rules
+from sharding.placement import Placement
+from sharding.tiles import Tiling
+from training import optimizer
+from training.config import TrainConfig
+from training.step import Program
+
+RAGGED_BACKENDS = ("gpu", "tpu")
+
+
+def build(config: TrainConfig, plan: Plan, devices: list[jax.Device], vocab_size: int) -> Program:
+    """The program of a run.
+
+    Args:
+        config: the flags.
+        plan: for these devices, in the order of its cluster.
+        devices: JAX's.
+        vocab_size: of the data.
+
+    Raises:
+        PlanError: specialized placement, but this process's devices are of several kinds.
+    """
+    mesh = make_mesh(plan.order, devices)
+    tiles = tiling(plan, ragged=devices[0].platform in RAGGED_BACKENDS)
+    rate = optimizer.schedule(config.schedule, config.lr, config.warmup, config.steps)
+    try:
+        placement = Placement(plan.placement, tiles.sizes, _mine(mesh))
+    except ValueError as error:
+        raise PlanError(f"--placement {plan.placement}: {error}") from None
+    return Program(
+        config=model(config, vocab_size),
+        mesh=mesh,
+        tiling=tiles,
+        placement=placement,
+        optimizer=optimizer.adamw(rate, config.weight_decay, config.clip_norm),
+        dtype=jnp.dtype(config.dtype),
+    )
+
+
+def model(config: TrainConfig, vocab_size: int) -> TransformerConfig:
+    """The model that the flags describe."""
+    names = ("layers", "d_model", "heads", "kv_heads", "d_ff", "remat")
+    sizes: dict[str, Any] = {name: getattr(config, name) for name in names}
+    return TransformerConfig(vocab_size=vocab_size, tied=config.tied_embedding, **sizes)
+
+
+def tiling(plan: Plan, ragged: bool = False) -> Tiling:
+    """Token shares and attention tiles of a plan."""
+    tiles = tuple(tuple((*tile.heads, tile.tokens) for tile in group) for group in plan.tiles)
+    work = plan.workload
+    return Tiling(plan.tokens, tiles, work.heads, work.kv_heads, ring=plan.kv == "ring", ragged=ragged)
+
+
+def _mine(mesh: Mesh) -> tuple[tuple[int, int], ...]:
+    """Mesh coordinates of this process's devices."""
+    here = jax.process_index()
+    groups = enumerate(mesh.devices)
+    return tuple((g, m) for g, group in groups for m, d in enumerate(group) if d.process_index == here)
+
+
+def describe(program: Program) -> list[str]:
+    """Lines for people: the size of the model and how it is stored."""
+    sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(program.logical["params"])]
+    padding = rules.padding_share(program.stored["params"])
+    held = (
+        f"cut evenly over {program.mesh.size} devices, {padding:.2%} padding" if program.mesh.size > 1 else "one device"
+    )
+    return [f"parameters: {sum(sizes):,} ({held})"]
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks and writes for all."""
+    return jax.process_index() == 0
+
+
+def key(seed: int) -> jax.Array:
+    """The random key of a seed."""
+    return jax.random.key(seed)

@@ -1,0 +1,166 @@
+"""What happens between the flags and the first step. Everything a user can get wrong is checked before anything is
+compiled or written; JAX is first imported where the devices are looked at."""
+
+from typing import TYPE_CHECKING, Any
+
+from meshes.plan import Plan
+from meshes.planner import plan as make
+
+from meshes.cluster import Cluster
+from meshes.cost import Workload
+from meshes.errors import UsageError
+from training.config import TrainConfig, resolve
+from training.data import Corpus, EvalBatches, PackedRows, TrainStream, load, resume
+
+if TYPE_CHECKING:
+    import jax
+
+    from training.checkpoint import Checkpoints
+    from training.loop import Stop
+    from training.program import Program
+
+DEFAULT_SPEEDS = (4.0, 2.0, 1.0, 1.0)  # emulated where the machine has one CPU device and nobody says otherwise
+
+
+def load_data(config: TrainConfig) -> Corpus:
+    """The data set of `--data`."""
+    return load(config.data, token_dtype=config.token_dtype, vocab_size=config.vocab_size)
+
+
+def find_cluster(config: TrainConfig, with_devices: bool = False) -> "tuple[Cluster, list[jax.Device]]":
+    """The cluster that the flags describe, or what JAX finds; and JAX's devices if asked for or looked at."""
+    cluster = _described(config)
+    if cluster is not None and not with_devices:
+        return cluster, []
+    from meshes import mesh
+
+    mesh.prepare(len(cluster.devices) if cluster is not None else len(DEFAULT_SPEEDS))
+    devices = mesh.find(len(cluster.devices) if cluster is not None else None)
+    if cluster is None and devices[0].platform == "cpu" and mesh.processes() == 1:
+        cluster = Cluster.from_flags(speeds=DEFAULT_SPEEDS)
+    return cluster or Cluster.from_jax_devices(devices), devices
+
+
+def _described(config: TrainConfig) -> Cluster | None:
+    if config.cluster is not None:
+        return Cluster.from_toml(config.cluster)
+    if config.devices is None and config.speeds is None and config.memory is None:
+        return None
+    return Cluster.from_flags(devices=config.devices, speeds=config.speeds, memory=config.memory)
+
+
+def make_plan(config: TrainConfig, cluster: Cluster, vocab_size: int) -> Plan:
+    """The plan of `--plan`, or the planner's."""
+    work = workload(config, vocab_size)
+    if config.plan is not None:
+        plan = Plan.load(config.plan)
+        plan.check(cluster, work)
+        return plan
+    choices: dict[str, Any] = {name: getattr(config, name) for name in ("attention", "data_groups", "placement", "kv")}
+    return make(cluster, work, **choices)
+
+
+def workload(config: TrainConfig, vocab_size: int) -> Workload:
+    """What a step has to compute."""
+    names = ("batch_size", "microbatch", "seq_len", "layers", "d_model", "heads", "kv_heads", "head_dim", "d_ff")
+    sizes: dict[str, Any] = {name: getattr(config, name) for name in names}
+    width = {"float32": 4, "bfloat16": 2}[config.dtype]
+    return Workload(**sizes, vocab_size=vocab_size, tied=config.tied_embedding, compute_bytes=width, remat=config.remat)
+
+
+def write_plan(config: TrainConfig, plan: Plan) -> None:
+    """Write `--plan-out`."""
+    if config.plan_out is not None:
+        try:
+            plan.save(config.plan_out)
+        except OSError as error:
+            raise UsageError(
+                f"--plan-out {config.plan_out}: {error.strerror}: name a file that can be written"
+            ) from None
+
+
+def run(
+    config: TrainConfig,
+    plan: Plan,
+    devices: "list[jax.Device]",
+    corpus: Corpus,
+    train_rows: PackedRows,
+    held_out: PackedRows,
+    stop: "Stop",
+) -> int:
+    """Build or restore the state, train, and print a sample.
+
+    Returns:
+        The exit code: 0, or 128 + the signal that stopped the run.
+    """
+    from training import loop, program
+    from training.checkpoint import Checkpoints
+    from training.metrics import Reporter
+    from training.sampling import sample
+
+    config = resolve(config)
+    assert config.run_dir is not None and config.checkpoint_dir is not None
+    built = program.build(config, plan, devices, corpus.vocab_size)
+    checkpoints = Checkpoints(config.checkpoint_dir, config.keep)
+    stream, done, notes = _begin(config, checkpoints, built, train_rows)
+    _make_directories(config)
+    loop.write_records(config.run_dir, config, plan)
+    write_plan(config, plan)
+    with Reporter(config.steps, done, config.log_every, show=program.is_first_process()) as reporter:
+        for line in (*corpus.notes, plan.table(), *program.describe(built), *notes, f"run directory: {config.run_dir}"):
+            reporter.say(line)
+        state = checkpoints.restore(done, built) if done else built.init(program.key(config.seed))
+        batches = EvalBatches(source=held_out, batch_size=config.batch_size, limit=config.eval_rows)
+        training = loop.Training(config, plan, built, stream, batches, checkpoints, state, done, reporter, stop)
+        training.run()
+    prompt = config.sample if config.sample is not None else "def "
+    if corpus.tokenizer is not None and prompt and not stop.signal:
+        text = sample(built, training.state["params"], corpus.tokenizer, prompt, config.seed)
+        reporter.say(f"sample:\n{text}")
+    if stop.signal:
+        reporter.say(f"stopped by signal {stop.signal} after step {training.done}, which is saved")
+    return stop.exit_code
+
+
+def _begin(
+    config: TrainConfig, checkpoints: "Checkpoints", built: "Program", rows: PackedRows
+) -> tuple[TrainStream, int, list[str]]:
+    """Where to start: the stream, the steps done, and what to tell about it."""
+    latest = checkpoints.latest if config.resume != "never" else None
+    if latest is None:
+        if config.resume == "must":
+            raise UsageError(f"--resume must, but {checkpoints.directory} holds no checkpoint: give its directory")
+        if checkpoints.latest is not None:
+            raise UsageError(
+                f"--resume never, but {checkpoints.directory} holds step {checkpoints.latest}: name an empty"
+                " --checkpoint-dir, or resume"
+            )
+        return TrainStream(rows, seed=config.seed, batch_size=config.batch_size), 0, []
+    about = checkpoints.about(latest)
+    checkpoints.check(latest, built)
+    if latest > config.steps:
+        raise UsageError(f"--steps {config.steps}, but the checkpoint has {latest} already: give more --steps")
+    stream = resume(rows, about["data"], seed=config.seed, batch_size=config.batch_size, step=latest)
+    return (
+        stream,
+        latest,
+        [f"resumed after step {latest} of {checkpoints.directory}", *_changes(config, about["config"])],
+    )
+
+
+def _changes(config: TrainConfig, saved: dict[str, Any]) -> list[str]:
+    """Flags of the optimizer and the data whose saved values no longer hold."""
+    names = ("steps", "lr", "warmup", "schedule", "weight_decay", "clip_norm", "batch_size", "dtype")
+    now = config.to_dict()
+    return [
+        f"--{n.replace('_', '-')}: {now[n]} from here on, {saved[n]} before" for n in names if now[n] != saved.get(n)
+    ]
+
+
+def _make_directories(config: TrainConfig) -> None:
+    for flag, path in (("--run-dir", config.run_dir), ("--checkpoint-dir", config.checkpoint_dir)):
+        assert path is not None
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{flag} {path}: {error.strerror}: name a directory that can be written") from None
