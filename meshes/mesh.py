@@ -40,10 +40,8 @@ def find(devices: int | None) -> list[jax.Device]:
         UsageError: this process sees accelerators of several kinds, which one program cannot serve.
     """
     found = jax.devices()
-    if devices is None or devices <= len(found):
-        found = found[: devices or len(found)]
-    else:
-        found = jax.devices("cpu")[:devices]
+    if devices is not None:
+        found = (found if len(found) >= devices else jax.devices("cpu"))[:devices]
     if devices is not None and len(found) < devices:
         raise UsageError(
             f"--devices {devices}, but JAX started with {len(found)} CPU devices: unset JAX_NUM_CPU_DEVICES"

@@ -39,14 +39,22 @@ def shares_minimax(
     cap = np.array([total if c is None else min(max(c, 0), total) for c in caps or [None] * len(speed)], np.int64)
     if cap.sum() < total:
         raise PlanError(f"{len(speed)} devices can hold {cap.sum()} of {total} units: {total - cap.sum()} too many")
-    units = _start(total, speed, cap, begin)
-    _deal(units, total - int(units.sum()), speed, cap, begin)
-    return tuple(int(u) for u in _tidy(units, speed, cap, begin))
+    order = np.lexsort((-cap, begin, -speed))  # ties must not hang on the order in which devices are named
+    sorted_units = _solve(total, speed[order], cap[order], begin[order])
+    shares = np.empty_like(sorted_units)
+    shares[order] = sorted_units
+    return tuple(shares.tolist())
 
 
 def even(total: int, parts: int) -> tuple[int, ...]:
     """Shares that differ by at most one, larger ones first."""
     return tuple(total // parts + (part < total % parts) for part in range(parts))
+
+
+def _solve(total: int, speed: np.ndarray, cap: np.ndarray, begin: np.ndarray) -> np.ndarray:
+    units = _start(total, speed, cap, begin)
+    _deal(units, total - int(units.sum()), speed, cap, begin)
+    return _tidy(units, speed, cap, begin)
 
 
 def _finish(units: np.ndarray, speed: np.ndarray, begin: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 
 from meshes.errors import UsageError
 
@@ -61,7 +62,7 @@ def _parse(
         match = _QUANTITY.fullmatch(value)
         if match is None or match[2] not in units:
             raise UsageError(f"{where} is {value!r}: write {noun} like {examples}")
-        number = float(match[1]) * units[match[2]]
+        number = float(Decimal(match[1]) * Decimal(repr(units[match[2]])))  # "30us" is 3e-05, not one bit less
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value)
     else:

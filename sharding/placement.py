@@ -252,9 +252,10 @@ def _kept(
     def forward(shards: Any, arrays: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], Any]:
         weights = sharding.gather(shards)
         out, vjp = jax.vjp(whole, weights, arrays)
+        saved: Any = vjp
         count = len(jax.tree.leaves(weights))
-        vjp.args_res = [None if i < count and isinstance(r, jax.Array) else r for i, r in enumerate(vjp.args_res)]
-        return out, (vjp, shards)
+        saved.args_res = [None if i < count and isinstance(r, jax.Array) else r for i, r in enumerate(saved.args_res)]
+        return out, (saved, shards)
 
     def backward(residual: Any, cotangents: tuple[jax.Array, ...]) -> tuple[Any, Any]:
         vjp, shards = residual

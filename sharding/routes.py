@@ -95,16 +95,14 @@ def schedule(sizes: dict[tuple[int, int], int]) -> tuple[Round, ...]:
     rounds: list[dict[tuple[int, int], int]] = []
     busy: list[tuple[set[int], set[int]]] = []
     for (sender, receiver), size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
-        for taken, (senders, receivers) in zip(rounds, busy, strict=True):
-            if sender not in senders and receiver not in receivers:
-                break
-        else:
-            taken, senders, receivers = {}, set(), set()
-            rounds.append(taken)
-            busy.append((senders, receivers))
-        taken[sender, receiver] = size
-        senders.add(sender)
-        receivers.add(receiver)
+        free = (n for n, (senders, receivers) in enumerate(busy) if sender not in senders and receiver not in receivers)
+        n = next(free, len(rounds))
+        if n == len(rounds):
+            rounds.append({})
+            busy.append((set(), set()))
+        rounds[n][sender, receiver] = size
+        busy[n][0].add(sender)
+        busy[n][1].add(receiver)
     return tuple((tuple(sorted(taken)), max(taken.values())) for taken in rounds)
 
 
@@ -214,7 +212,7 @@ def _tables(
 
 def _slots(sources: list[list[tuple[int, np.ndarray, np.ndarray]]], rows_out: list[list[int]], zero: int) -> np.ndarray:
     """Take tables [groups, devices, rows, slots]: from (receiver, places, positions) lists."""
-    tables = []
+    tables: list[list[np.ndarray]] = []
     for group, rows in zip(sources, rows_out, strict=True):
         tables.append([])
         for device, count in enumerate(rows):
@@ -238,5 +236,5 @@ def fill(groups: Sequence[Sequence[np.ndarray]], pad: int, least: tuple[int, ...
     out = np.full((len(groups), len(groups[0]), *shape), pad, np.int32)
     for g, group in enumerate(groups):
         for m, array in enumerate(group):
-            out[(g, m, *(slice(0, size) for size in array.shape))] = array
+            out[g, m][tuple(slice(0, size) for size in array.shape)] = array
     return out

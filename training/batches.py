@@ -6,6 +6,7 @@ Token arrays are [G data groups, K microbatches, M devices, B rows, T capacity],
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from models.transformer import Batch
 from sharding.tiles import Tiling
 from training.data import Rows
-from training.step import BATCH_SPECS, put, put_pieces
+from training.step import COUNTS_SPEC, ROWS_SPEC, TOKENS_SPEC, put, put_pieces
 
 TOKEN_FIELDS = {
     "tokens_BT": "inputs_BS",
@@ -50,7 +51,7 @@ class Dealer:
     def group_rows(self) -> list[np.ndarray]:
         """Row numbers of each data group."""
         starts = np.concatenate([[0], np.cumsum(self.counts)]) * self.microbatch
-        return [np.arange(a, b) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        return [np.arange(a, b) for a, b in pairwise(starts)]
 
     @cached_property
     def my_rows(self) -> np.ndarray:
@@ -94,15 +95,15 @@ class Dealer:
             out[0, :, 0, :, : len(wanted)] = tokens
             return out
 
-        return put_pieces(shape, NamedSharding(self.mesh, BATCH_SPECS.tokens_BT), piece)
+        return put_pieces(shape, NamedSharding(self.mesh, TOKENS_SPEC), piece)
 
     def _segments(self, group: Callable[[int], np.ndarray]) -> jax.Array:
         shape = (len(self.counts), max(self.counts), self.microbatch, self.tiling.seq_len)
-        sharding = NamedSharding(self.mesh, BATCH_SPECS.segments_BS)
+        sharding = NamedSharding(self.mesh, ROWS_SPEC)
         return put_pieces(shape, sharding, lambda index: group(index[0].start or 0)[None])
 
     @cached_property
     def device_counts(self) -> jax.Array:
         """`counts` on the devices, int32 [G]."""
-        sharding = NamedSharding(self.mesh, jax.sharding.PartitionSpec("data"))
+        sharding = NamedSharding(self.mesh, COUNTS_SPEC)
         return put(np.array(self.counts, np.int32), sharding)

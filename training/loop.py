@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from meshes.plan import Plan
 
+from meshes.plan import Plan
 from training import optimizer
 from training.batches import Dealer
 from training.checkpoint import Checkpoints
@@ -49,7 +49,7 @@ def stopping() -> Iterator[Stop]:
 
     def ask(number: int, _: Any) -> None:
         stop.signal = number
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

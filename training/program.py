@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from meshes.plan import Plan
 
 from meshes.errors import PlanError
 from meshes.mesh import make_mesh
+from meshes.plan import Plan
 from models.transformer import TransformerConfig
 from sharding import rules
 from sharding.placement import Placement
@@ -37,7 +37,7 @@ def build(config: TrainConfig, plan: Plan, devices: list[jax.Device], vocab_size
     tiles = tiling(plan, ragged=devices[0].platform in RAGGED_BACKENDS)
     rate = optimizer.schedule(config.schedule, config.lr, config.warmup, config.steps)
     try:
-        placement = Placement(plan.placement, tiles.sizes, _mine(mesh))
+        placement = Placement(plan.placement, tiles.sizes, mesh_places(mesh))
     except ValueError as error:
         raise PlanError(f"--placement {plan.placement}: {error}") from None
     return Program(
@@ -64,7 +64,7 @@ def tiling(plan: Plan, ragged: bool = False) -> Tiling:
     return Tiling(plan.tokens, tiles, work.heads, work.kv_heads, ring=plan.kv == "ring", ragged=ragged)
 
 
-def _mine(mesh: Mesh) -> tuple[tuple[int, int], ...]:
+def mesh_places(mesh: Mesh) -> tuple[tuple[int, int], ...]:
     """Mesh coordinates of this process's devices."""
     here = jax.process_index()
     groups = enumerate(mesh.devices)

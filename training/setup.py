@@ -3,12 +3,11 @@ compiled or written; JAX is first imported where the devices are looked at."""
 
 from typing import TYPE_CHECKING, Any
 
-from meshes.plan import Plan
-from meshes.planner import plan as make
-
 from meshes.cluster import Cluster
 from meshes.cost import Workload
 from meshes.errors import UsageError
+from meshes.plan import Plan
+from meshes.planner import plan as make
 from training.config import TrainConfig, resolve
 from training.data import Corpus, EvalBatches, PackedRows, TrainStream, load, resume
 
@@ -46,7 +45,8 @@ def _described(config: TrainConfig) -> Cluster | None:
         return Cluster.from_toml(config.cluster)
     if config.devices is None and config.speeds is None and config.memory is None:
         return None
-    return Cluster.from_flags(devices=config.devices, speeds=config.speeds, memory=config.memory)
+    memory = tuple(str(size) for size in config.memory) if config.memory is not None else None
+    return Cluster.from_flags(devices=config.devices, speeds=config.speeds, memory=memory)
 
 
 def make_plan(config: TrainConfig, cluster: Cluster, vocab_size: int) -> Plan:

@@ -32,13 +32,11 @@ State = dict[str, Any]  # params, opt_state, step
 # Parameters are cut along their inputs (rows of a matrix), so that gathered pieces follow each other in memory.
 RULES: rules.Rules = (("kernel", -2, 2), ("embedding", -2, 2), ("scale", -1, 1))
 
-BATCH_SPECS = Batch(
-    tokens_BT=P("data", None, "seq"),
-    targets_BT=P("data", None, "seq"),
-    positions_BT=P("data", None, "seq"),
-    weights_BT=P("data", None, "seq"),
-    segments_BS=P("data"),
-)
+TOKENS_SPEC = P("data", None, "seq")  # [G, K microbatches, M, B rows, T tokens]
+ROWS_SPEC = P("data")  # [G, K, B, S]
+_SPECS: list[Any] = [TOKENS_SPEC] * 4 + [ROWS_SPEC]
+BATCH_SPECS = Batch(*_SPECS)
+COUNTS_SPEC = P("data")
 TABLES_SPEC = P("data", "seq")
 
 
@@ -129,7 +127,7 @@ class Program:
         """`(params, batch, at, tables) -> logits [V]` of position `at` of the first row of group 0, jitted."""
         return jax.jit(self._mapped(self._logits_at, P(), counts=P()))
 
-    def _mapped(self, fn: Callable[..., Any], out_specs: Any, counts: P = P("data")) -> Callable[..., Any]:
+    def _mapped(self, fn: Callable[..., Any], out_specs: Any, counts: P = COUNTS_SPEC) -> Callable[..., Any]:
         specs = (rules.specs(self.stored["params"]), BATCH_SPECS, counts, TABLES_SPEC)
         # Replication is not tracked: the differentiated part holds no reduction over devices, gradients are
         # reduced by hand.

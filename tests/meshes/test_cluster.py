@@ -54,7 +54,9 @@ def test_toml(tmp_path: Path) -> None:
 
 
 def test_toml_defaults(tmp_path: Path) -> None:
-    cluster = Cluster.from_toml(write(tmp_path, '[[devices]]\nspeed = 2\ncount = 2\n[[devices]]\nspeed = 1\nhost = "b"'))
+    cluster = Cluster.from_toml(
+        write(tmp_path, '[[devices]]\nspeed = 2\ncount = 2\n[[devices]]\nspeed = 1\nhost = "b"')
+    )
     assert cluster.devices[1] == Device(name="device1", kind="device", speed=2.0, memory=None, host="local")
     assert cluster.flops_per_speed == FLOPS_PER_SPEED
     assert (cluster.link(0, 1), cluster.link(0, 2)) == (SAME_HOST, CROSS_HOST)
@@ -90,7 +92,10 @@ BAD_FILES = {
     "devices": ("devices = 3", r"devices is 3: write \[\[devices\]\] tables"),
     "hosts": (ONE + '[[links]]\nhosts = "a"\nbandwidth = 1', "hosts is 'a': write two host names"),
     "host": (ONE + '[[links]]\nhosts = ["local", "b"]\nbandwidth = 1', "names host 'b', but the devices are on local"),
-    "bandwidth": (ONE + '[[links]]\nhosts = ["local", "local"]\nbandwidth = "1GB"', "bandwidth is '1GB': write bytes a"),
+    "bandwidth": (
+        ONE + '[[links]]\nhosts = ["local", "local"]\nbandwidth = "1GB"',
+        "bandwidth is '1GB': write bytes a",
+    ),
     "no_bandwidth": (ONE + '[[links]]\nhosts = ["local", "local"]', "give a bandwidth"),
     "latency": (ONE + '[cross_host]\nlatency = "1min"', "cross_host.latency is '1min': write seconds like 10us"),
     "default": (ONE.replace("[[", "same_host = 1\n[["), r"same_host is 1: write a \[same_host\] table"),

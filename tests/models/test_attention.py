@@ -14,7 +14,7 @@ from models.attention import Mask
 from tests.models.attention_oracle import Case, close, compare, draw, ours, plain, share
 
 PATTERNS = [(0,), (0, 1, 2), (0, 0, 1, 1), (0, 0, 0, 1), (0, 1, 1, 1, 1), (1, 1), (0, 0, 2, 2, 2, 2)]
-LENGTHS = [(1, 1), (3, 3), (3, 1), (7, 5), (13, 13), (97, 41), (257, 257), (300, 37), (300, 263), (530, 530)]
+LENGTHS = [(1, 1), (3, 1), (13, 7), (97, 41), (257, 257), (300, 37), (300, 263), (530, 530)]
 
 
 @pytest.mark.parametrize(("number", "lengths"), [*enumerate(LENGTHS)])
@@ -33,7 +33,7 @@ def test_the_comparison_sees_a_broken_mask(fault: str) -> None:
         compare(draw(3, 150, 70, (0, 0, 1)), fault)
 
 
-@pytest.mark.parametrize("tokens", [3, 15, 16, 17, 31, 32, 33, 127, 128, 129])
+@pytest.mark.parametrize("tokens", [3, 15, 16, 17, 33, 128, 129])
 def test_lengths_around_a_block(tokens: int) -> None:
     compare(draw(tokens, tokens, tokens, (0, 0), rows=1, documents=1))
 
@@ -128,7 +128,7 @@ def test_dtypes() -> None:
         np.testing.assert_allclose(a.astype(jnp.float32), b, atol=0.05 * float(jnp.max(jnp.abs(b))))
 
 
-@pytest.mark.parametrize("heads", PATTERNS)
+@pytest.mark.parametrize("heads", [(0, 0, 1, 1), (0, 0, 0, 1), (1, 1)])
 def test_the_kernel_path_maps_heads_and_gradients_alike(
     heads: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

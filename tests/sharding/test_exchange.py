@@ -161,7 +161,7 @@ def test_impossible_routes(have: Any, want: Any, message: str) -> None:
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 def test_the_ragged_form_lowers_where_the_backend_has_it(platform: str) -> None:
-    have, want = random_case(0, 1, 3, rows=17)
+    have, _ = random_case(0, 1, 3, rows=17)
     moved = Exchange(have, [[np.arange(17)] * 3], "ragged")
     mesh = jax.make_mesh((1, 3), ("data", "seq"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:3])
 
