@@ -1,8 +1,10 @@
 """Train a transformer on devices that are not equal: flags -> cluster -> plan -> step -> loop.
 
-Exit codes: 0 done, 1 the run failed, 2 a mistake in the flags or the data, 130 or 143 stopped by a signal after saving.
+Exit codes: 0 done, 1 the run failed, 2 a mistake in the flags or the data, 130 or 143 stopped by Ctrl-C or SIGTERM once
+the step at hand was saved.
 """
 
+import signal
 import sys
 
 from meshes.errors import UsageError
@@ -17,6 +19,8 @@ def main(argv: list[str]) -> int:
     except UsageError as error:
         print(f"train.py: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the first step or after the last one: there is nothing to save
+        return 128 + signal.SIGINT
 
 
 def plan_only(config: TrainConfig) -> int:
@@ -37,19 +41,21 @@ def train(config: TrainConfig) -> int:
 
     corpus = setup.load_data(config)
     train_rows, held_out = split(corpus, config.seq_len)
-    cluster, devices = setup.find_cluster(config, with_devices=True)
+    cluster, devices = setup.find_cluster(config)
     plan = setup.make_plan(config, cluster, corpus.vocab_size)
+    setup.check_writable(config)
+    devices = devices or setup.find_devices(cluster)
 
     from training.checkpoint import CheckpointError
-    from training.loop import TrainingError, stopping
+    from training.loop import TrainingError
 
     try:
-        with stopping() as stop:
-            return setup.run(config, plan, devices, corpus, train_rows, held_out, stop)
+        return setup.run(config, plan, devices, corpus, train_rows, held_out)
     except (TrainingError, CheckpointError) as error:
         print(f"train.py: {error}", file=sys.stderr)
         return 1
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main(sys.argv[1:]))

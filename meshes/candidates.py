@@ -124,7 +124,11 @@ class Search:
         times = seconds(grid, self.workload, division, specialized=self.request.specialized)
         needed, total, groups = self._needed(grid, division), self.workload.microbatches, grid.shape[0]
         if same:
-            self._consider(Candidate(grid, division, np.array(even(total, groups)), times, needed, True))
+            counts = np.empty(groups, np.int64)
+            counts[np.argsort(times.microbatch, kind="stable")] = even(
+                total, groups
+            )  # what is left over, to the fastest
+            self._consider(Candidate(grid, division, counts, times, needed, True))
         dealt = np.array(shares_minimax(total, (1 / times.microbatch).tolist()))
         self._consider(Candidate(grid, division, dealt, times, needed, False))
 

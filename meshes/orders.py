@@ -11,8 +11,8 @@ Order = tuple[tuple[int, ...], ...]
 def orders(cluster: Cluster, groups: int) -> list[Order]:
     """Ways worth a try to split the devices into groups of equally many, deterministic.
 
-    Groups as fast as each other; groups of like devices; groups of neighbours where there are several hosts. In a
-    group faster devices come first, and groups come fastest first; equal devices keep the order of the cluster.
+    Groups as fast as each other; groups of like devices; groups of devices of one host; groups as the cluster names
+    its devices. In a group faster devices come first, and groups come fastest first; equal devices keep their order.
 
     Args:
         cluster: the devices.
@@ -25,7 +25,12 @@ def orders(cluster: Cluster, groups: int) -> list[Order]:
     first_seen = {device.host: i for i, device in reversed([*enumerate(cluster.devices)])}
     alike = _sorted(cluster, range(len(cluster.devices)))
     near = sorted(alike, key=lambda d: first_seen[cluster.devices[d].host])
-    found = [_balanced(cluster, alike, groups), _runs(alike, size), _runs(near, size)]
+    found = [
+        _balanced(cluster, alike, groups),
+        _runs(alike, size),
+        _runs(near, size),
+        _runs([*range(len(alike))], size),
+    ]
     return list(dict.fromkeys(_arranged(cluster, order) for order in found))
 
 

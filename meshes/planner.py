@@ -36,7 +36,7 @@ def plan(
     Args:
         cluster, workload: what there is, and what it has to do.
         attention: a kind of tiling to insist on; with `data_groups` auto, groups then have at least two devices (a
-            hybrid's three) where the cluster has.
+            hybrid's three) where the cluster has, and so with a ring.
         data_groups: a number to insist on.
         placement: `specialized` if every process can compile its own sizes, which the caller checks; `switched`
             is kept even where sizes are equal; `auto` is `uniform` where sizes are equal, else `switched`.

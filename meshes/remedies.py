@@ -35,9 +35,13 @@ def nothing_fits(cluster: Cluster, workload: Workload, request: Request, closest
 
 
 def _remedy(cluster: Cluster, workload: Workload, request: Request) -> str:
-    helpful = [text for text, work, ask in _single_changes(workload, request) if _fits(cluster, work, ask)]
+    helpful: dict[str, str] = {}
+    for text, work, ask in _single_changes(workload, request):
+        flag = text.split()[0]
+        if flag not in helpful and _fits(cluster, work, ask):
+            helpful[flag] = text
     if helpful:
-        return f"use {' or '.join(helpful)}"
+        return f"use {' or '.join(helpful.values())}"
     least = replace(workload, microbatch=1, remat="layer", compute_bytes=2)
     if _fits(cluster, least, Request(placement=request.placement)):
         return "use several of --remat layer, --microbatch 1, --dtype bfloat16, --attention auto, --data-groups auto"
@@ -45,7 +49,7 @@ def _remedy(cluster: Cluster, workload: Workload, request: Request) -> str:
 
 
 def _single_changes(workload: Workload, request: Request) -> Iterator[tuple[str, Workload, Request]]:
-    """Changes of one flag that may save memory."""
+    """Changes of one flag that may save memory, the gentlest first."""
     if workload.remat == "none":
         yield "--remat layer", replace(workload, remat="layer"), request
     for rows in divisors(workload.microbatch)[-2:-5:-1]:

@@ -46,7 +46,8 @@ class Request:
         _check_batch(workload)
         devices = len(cluster.devices)
         if self.data_groups == "auto":
-            least = {"auto": 1, "context": min(2, devices), "head": min(2, devices), "hybrid": 3}[self.attention]
+            several = self.attention in ("context", "head") or self.kv == "ring"
+            least = 3 if self.attention == "hybrid" else min(2, devices) if several else 1
             counts = [groups for groups in divisors(devices) if devices // groups >= least]
         else:
             counts = [self._given_count(devices)]

@@ -133,7 +133,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 def _cudnn_can(q_BTHD: jax.Array, k_BSKD: jax.Array) -> bool:
     """Whether cuDNN is there and takes these shapes and dtypes."""
     width, dtype = q_BTHD.shape[-1], q_BTHD.dtype
-    fits = width % 8 == 0 and width <= 128 and dtype in (jnp.bfloat16, jnp.float16)
+    fits = width % 8 == 0 and width <= 128 and dtype in (jnp.bfloat16, jnp.float16) and q_BTHD.size > 0
     return fits and jax.default_backend() == "gpu" and "cuda" in get_backend().platform_version.lower()
 
 

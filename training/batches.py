@@ -11,12 +11,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from models.transformer import Batch
 from sharding.tiles import Tiling
 from training.data import Rows
-from training.step import COUNTS_SPEC, ROWS_SPEC, TOKENS_SPEC, put, put_pieces
+from training.step import COUNTS_SPEC, ROWS_SPEC, TOKENS_SPEC, on_mesh, put, put_pieces
 
 TOKEN_FIELDS = {
     "tokens_BT": "inputs_BS",
@@ -95,15 +95,14 @@ class Dealer:
             out[0, :, 0, :, : len(wanted)] = tokens
             return out
 
-        return put_pieces(shape, NamedSharding(self.mesh, TOKENS_SPEC), piece)
+        return put_pieces(shape, on_mesh(self.mesh, TOKENS_SPEC), piece)
 
     def _segments(self, group: Callable[[int], np.ndarray]) -> jax.Array:
         shape = (len(self.counts), max(self.counts), self.microbatch, self.tiling.seq_len)
-        sharding = NamedSharding(self.mesh, ROWS_SPEC)
+        sharding = on_mesh(self.mesh, ROWS_SPEC)
         return put_pieces(shape, sharding, lambda index: group(index[0].start or 0)[None])
 
     @cached_property
     def device_counts(self) -> jax.Array:
         """`counts` on the devices, int32 [G]."""
-        sharding = NamedSharding(self.mesh, COUNTS_SPEC)
-        return put(np.array(self.counts, np.int32), sharding)
+        return put(np.array(self.counts, np.int32), on_mesh(self.mesh, COUNTS_SPEC))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
@@ -19,6 +20,11 @@ from sharding.rules import Storage, path_name
 from training.step import Program, put
 
 State = dict[str, Any]
+
+
+ABOUT = Path("about", "metadata")  # where orbax puts the JSON values in the directory of a step
+KEPT = ("data", "config", "plan", "shapes")  # what they must hold
+REMOVE = "remove it to go on from the one before"
 
 
 class CheckpointError(RuntimeError):
@@ -40,18 +46,37 @@ class Checkpoints:
 
     @property
     def latest(self) -> int | None:
-        """Step of the newest complete checkpoint, or None."""
+        """Step of the newest complete checkpoint, or None.
+
+        An older one may be in parts, by a process that was ended while it removed it.
+
+        Raises:
+            UsageError: the newest thing with a number for a name is no checkpoint.
+        """
         if not self.directory.is_dir():
             return None
-        found = [int(p.name) for p in self.directory.iterdir() if p.name.isdecimal() and (p / "about").is_dir()]
-        return max(found, default=None)
+        numbered = [path for path in self.directory.iterdir() if path.name.isdecimal()]
+        newest = max(numbered, key=lambda path: int(path.name), default=None)
+        if newest is None:
+            return None
+        if not (newest / ABOUT).is_file():
+            raise UsageError(f"{newest} is no checkpoint of this program: remove it, or give another --checkpoint-dir")
+        return int(newest.name)
 
     def about(self, step: int) -> dict[str, Any]:
-        """What was saved beside the arrays: position in the data, configuration, plan, shapes."""
+        """What was saved beside the arrays: position in the data, configuration, plan, shapes.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        path = self.directory / str(step)
         try:
-            return json.loads((self.directory / str(step) / "about" / "metadata").read_text())
+            about = json.loads((path / ABOUT).read_text())
         except (OSError, ValueError) as error:
-            raise UsageError(f"checkpoint {self.directory / str(step)} cannot be read ({error}): remove it") from None
+            raise UsageError(f"checkpoint {path} is damaged ({_one_line(error)}): {REMOVE}") from None
+        if not isinstance(about, dict) or not all(isinstance(about.get(key), dict) for key in KEPT):
+            raise UsageError(f"checkpoint {path} is damaged (no {', '.join(KEPT)} in {ABOUT}): {REMOVE}")
+        return about
 
     def save(self, step: int, state: State, program: Program, about: dict[str, Any]) -> None:
         """Start saving; the previous save must have ended well.
@@ -63,15 +88,18 @@ class Checkpoints:
             about: JSON values to save beside them.
 
         Raises:
-            CheckpointError: this save could not start, or the one before it failed.
+            CheckpointError: a value is not finite, this save could not start, or the one before it failed.
         """
+        self._check_finite(step, state)
         logical = rules.apply(_leave, program.stored, state)
         about = {**about, "shapes": shapes(program.logical)}
         args = ocp.args.Composite(state=ocp.args.StandardSave(logical), about=ocp.args.JsonSave(about))
         try:
-            self._open().save(step, args=args)
+            saving = self._open().save(step, args=args)
         except Exception as error:
             raise CheckpointError(f"cannot save step {step} in {self.directory}: {_one_line(error)}") from error
+        if not saving:
+            raise CheckpointError(f"cannot save step {step} in {self.directory}: it holds a later step")
 
     def wait(self) -> None:
         """Block until the last save is on disk.
@@ -94,25 +122,43 @@ class Checkpoints:
 
     def check(self, step: int, program: Program) -> None:
         """Raise a UsageError if a checkpoint is of another model."""
-        check_shapes(self.directory / str(step), self.about(step).get("shapes", {}), shapes(program.logical))
+        check_shapes(self.directory / str(step), self.about(step)["shapes"], shapes(program.logical))
 
     def restore(self, step: int, program: Program) -> State:
         """The state of a checkpoint, stored for this program's mesh.
 
         Raises:
-            UsageError: the checkpoint is of another model.
+            UsageError: the checkpoint is of another model, or damaged.
         """
         self.check(step, program)
         wanted = rules.apply(_expect, program.stored, program.logical, program.shardings)
         args = ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
-        logical = self._open().restore(step, args=args)["state"]
+        try:
+            logical = self._open().restore(step, args=args)["state"]
+        except Exception as error:
+            path = self.directory / str(step)
+            raise UsageError(f"checkpoint {path} is damaged ({_one_line(error)}): {REMOVE}") from error
         return rules.apply(_enter, program.stored, logical, program.shardings)
+
+    def _check_finite(self, step: int, state: State) -> None:
+        """A step whose loss was finite may still leave values that are not."""
+        for path, finite in jax.tree_util.tree_leaves_with_path(jax.device_get(_all_finite(state))):
+            if not finite:
+                raise CheckpointError(f"step {step} is not saved: {path_name(path)} is not finite: lower --lr")
 
     def _open(self) -> ocp.CheckpointManager:
         if self._manager is None:
-            options = ocp.CheckpointManagerOptions(max_to_keep=self.keep, create=True, enable_async_checkpointing=True)
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=self.keep, create=True, enable_async_checkpointing=True, cleanup_tmp_directories=True
+            )
             self._manager = ocp.CheckpointManager(self.directory, options=options)
         return self._manager
+
+
+@jax.jit
+def _all_finite(state: State) -> Any:
+    """Whether every value of an array is finite, for each array of a state."""
+    return jax.tree.map(lambda leaf: jnp.all(jnp.isfinite(leaf)), state)
 
 
 def shapes(logical: Any) -> dict[str, str]:

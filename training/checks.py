@@ -25,7 +25,7 @@ LEAST = {
 
 def check(config: TrainConfig) -> None:
     """Raise the first problem of a configuration as a UsageError."""
-    for part in (_counts, _numbers, _devices, _plan, _model, _rows, _schedule, _files):
+    for part in (_counts, _numbers, _devices, _plan, _model, _rows, _files):
         for problem in part(config):
             raise UsageError(problem)
 
@@ -100,11 +100,6 @@ def _rows(config: TrainConfig) -> Iterator[str]:
             f"--batch-size {config.batch_size} is not a multiple of --microbatch {config.microbatch}:"
             f" use --microbatch {near}"
         )
-
-
-def _schedule(config: TrainConfig) -> Iterator[str]:
-    if config.warmup > config.steps:
-        yield f"--warmup {config.warmup} is more than --steps {config.steps}: the peak would never be reached"
 
 
 def _files(config: TrainConfig) -> Iterator[str]:

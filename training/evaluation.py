@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import jax
@@ -10,8 +11,15 @@ from training.batches import Dealer
 from training.data import EvalBatches
 
 
-def held_out_loss(step: Callable[..., Any], params: Any, tables: Any, dealer: Dealer, batches: EvalBatches) -> float:
-    """Mean loss (nats) over the weight of all rows; NaN if they weigh nothing.
+def held_out_loss(
+    step: Callable[..., Any],
+    params: Any,
+    tables: Any,
+    dealer: Dealer,
+    batches: EvalBatches,
+    stop: Callable[[], bool] = lambda: False,
+) -> float | None:
+    """Mean loss (nats) over the weight of all rows; NaN if they weigh nothing, None if stopped.
 
     Args:
         step: `Program.eval_step()`.
@@ -19,10 +27,14 @@ def held_out_loss(step: Callable[..., Any], params: Any, tables: Any, dealer: De
         tables: of the program.
         dealer: deals batches of `batches.batch_size` rows.
         batches: rows that are held out.
+        stop: asked before each batch.
     """
     parts = []
-    for rows in batches.prefetch(dealer.my_rows):
-        parts.append(step(params, dealer(rows), dealer.device_counts, tables))
+    with closing(batches.prefetch(dealer.my_rows)) as ahead:
+        for rows in ahead:
+            if stop():
+                return None
+            parts.append(step(params, dealer(rows), dealer.device_counts, tables))
     sums = jax.device_get(parts)
     weight = math.fsum(float(w) for _, w in sums)
     return math.fsum(float(total) for total, _ in sums) / weight if weight else math.nan

@@ -44,12 +44,12 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Turn the first SIGTERM or SIGINT into a request; a second one acts at once."""
+    """Turn the first SIGTERM or SIGINT into a request; a second one ends the process at once."""
     stop = Stop()
 
     def ask(number: int, _: Any) -> None:
         stop.signal = number
-        signal.signal(number, before[signal.Signals(number)])
+        signal.signal(number, signal.SIG_DFL)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -173,15 +173,28 @@ class Training:
         return self.done
 
     def _held_out(self) -> None:
+        """Evaluate, unless a signal comes in between: what has been trained is saved first."""
         self._report(None)
-        loss = held_out_loss(self._evaluate, self.state["params"], self.program.tables, self.dealer, self.batches)
+        args = (self._evaluate, self.state["params"], self.program.tables, self.dealer, self.batches)
+        loss = held_out_loss(*args, stop=lambda: bool(self.stop.signal))
+        if loss is None:
+            return
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"step {self.done}: held-out loss {loss:g}: not finite: lower --lr ({self.config.lr:g}) or look at the"
+                " data"
+            )
         self.evaluations.write(step=self.done, loss=loss, rows=self.batches.row_count)
         self.reporter.say(f"step {self.done:>6}  held-out loss {loss:.4f} over {self.batches.row_count} rows")
         self._clock = time.monotonic()
 
 
 def write_records(run_dir: Path, config: TrainConfig, plan: Plan) -> None:
-    """The configuration, the plan and the versions, beside the metrics."""
+    """The configuration, the plan and the versions, beside the metrics.
+
+    Raises:
+        OSError: the directory or a file cannot be written.
+    """
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.toml").write_text(config.to_toml())
     plan.save(run_dir / "plan.json")

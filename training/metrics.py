@@ -24,7 +24,9 @@ class MetricsFile:
         if path is None:
             return
         kept = [line for line in _lines(path) if _step(line) <= done] if done else []
-        path.write_text("".join(line + "\n" for line in kept))
+        beside = path.with_suffix(".tmp")  # a process that is killed here loses no lines
+        beside.write_text("".join(line + "\n" for line in kept))
+        beside.replace(path)
         self._file = path.open("a")
 
     def write(self, **values: Any) -> None:

@@ -37,7 +37,8 @@ def adamw(learning_rate: optax.Schedule, weight_decay: float, clip_norm: float) 
         clip_norm: largest global norm of the gradient; 0 never clips.
     """
     adam = optax.adamw(learning_rate, b1=0.9, b2=0.95, weight_decay=weight_decay, mask=_matrices)
-    return optax.chain(optax.clip_by_global_norm(clip_norm), adam) if clip_norm > 0 else adam
+    # The same state with and without clipping, so that a run may change it when it goes on.
+    return optax.chain(optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity(), adam)
 
 
 def _matrices(params: Any) -> Any:

@@ -1,6 +1,8 @@
 """What happens between the flags and the first step. Everything a user can get wrong is checked before anything is
 compiled or written; JAX is first imported where the devices are looked at."""
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshes.cluster import Cluster
@@ -15,9 +17,9 @@ if TYPE_CHECKING:
     import jax
 
     from training.checkpoint import Checkpoints
-    from training.loop import Stop
     from training.program import Program
 
+METRICS = "metrics.jsonl"
 DEFAULT_SPEEDS = (4.0, 2.0, 1.0, 1.0)  # emulated where the machine has one CPU device and nobody says otherwise
 
 
@@ -26,18 +28,26 @@ def load_data(config: TrainConfig) -> Corpus:
     return load(config.data, token_dtype=config.token_dtype, vocab_size=config.vocab_size)
 
 
-def find_cluster(config: TrainConfig, with_devices: bool = False) -> "tuple[Cluster, list[jax.Device]]":
-    """The cluster that the flags describe, or what JAX finds; and JAX's devices if asked for or looked at."""
+def find_cluster(config: TrainConfig) -> "tuple[Cluster, list[jax.Device]]":
+    """The cluster that the flags describe; or what JAX finds, and then JAX's devices too."""
     cluster = _described(config)
-    if cluster is not None and not with_devices:
+    if cluster is not None:
         return cluster, []
     from meshes import mesh
 
-    mesh.prepare(len(cluster.devices) if cluster is not None else len(DEFAULT_SPEEDS))
-    devices = mesh.find(len(cluster.devices) if cluster is not None else None)
-    if cluster is None and devices[0].platform == "cpu" and mesh.processes() == 1:
-        cluster = Cluster.from_flags(speeds=DEFAULT_SPEEDS)
-    return cluster or Cluster.from_jax_devices(devices), devices
+    mesh.prepare(len(DEFAULT_SPEEDS))
+    devices = mesh.find(None)
+    if devices[0].platform == "cpu" and mesh.processes() == 1:
+        return Cluster.from_flags(speeds=DEFAULT_SPEEDS), devices
+    return Cluster.from_jax_devices(devices), devices
+
+
+def find_devices(cluster: Cluster) -> "list[jax.Device]":
+    """JAX's devices for a cluster that the flags describe, in its order."""
+    from meshes import mesh
+
+    mesh.prepare(len(cluster.devices))
+    return mesh.find(len(cluster.devices))
 
 
 def _described(config: TrainConfig) -> Cluster | None:
@@ -68,6 +78,30 @@ def workload(config: TrainConfig, vocab_size: int) -> Workload:
     return Workload(**sizes, vocab_size=vocab_size, tied=config.tied_embedding, compute_bytes=width, remat=config.remat)
 
 
+def check_writable(config: TrainConfig) -> None:
+    """Refuse places that cannot be written, before anything is.
+
+    Raises:
+        UsageError: `--run-dir`, `--checkpoint-dir` or `--plan-out` cannot be made or written.
+    """
+    directories = (("--run-dir", config.run_dir or Path("runs")), ("--checkpoint-dir", config.checkpoint_dir))
+    for flag, path in directories:
+        if path is not None and (reason := _unwritable(path)):
+            raise UsageError(f"{flag} {path}: {reason}: name a directory that can be written")
+    if (out := config.plan_out) is not None:
+        reason = "it is a directory" if out.is_dir() else "" if os.path.exists(out.parent) else "no such directory"
+        if reason := reason or _unwritable(out.parent):
+            raise UsageError(f"--plan-out {out}: {reason}: name a file that can be written")
+
+
+def _unwritable(directory: Path) -> str:
+    """Why a directory cannot be made or written; empty if it can."""
+    nearest = next(path for path in (directory, *directory.parents, Path("/")) if os.path.exists(path))
+    if not nearest.is_dir():
+        return f"{nearest} is not a directory"
+    return "" if os.access(nearest, os.W_OK | os.X_OK) else f"{nearest} is not writable"
+
+
 def write_plan(config: TrainConfig, plan: Plan) -> None:
     """Write `--plan-out`."""
     if config.plan_out is not None:
@@ -86,7 +120,6 @@ def run(
     corpus: Corpus,
     train_rows: PackedRows,
     held_out: PackedRows,
-    stop: "Stop",
 ) -> int:
     """Build or restore the state, train, and print a sample.
 
@@ -103,49 +136,64 @@ def run(
     built = program.build(config, plan, devices, corpus.vocab_size)
     checkpoints = Checkpoints(config.checkpoint_dir, config.keep)
     stream, done, notes = _begin(config, checkpoints, built, train_rows)
-    _make_directories(config)
-    loop.write_records(config.run_dir, config, plan)
-    write_plan(config, plan)
     with Reporter(config.steps, done, config.log_every, show=program.is_first_process()) as reporter:
         for line in (*corpus.notes, plan.table(), *program.describe(built), *notes, f"run directory: {config.run_dir}"):
             reporter.say(line)
-        state = checkpoints.restore(done, built) if done else built.init(program.key(config.seed))
+        restored = checkpoints.restore(done, built) if done else None
+        _write_records(config, plan)
+        state = restored or built.init(program.key(config.seed))
         batches = EvalBatches(source=held_out, batch_size=config.batch_size, limit=config.eval_rows)
-        training = loop.Training(config, plan, built, stream, batches, checkpoints, state, done, reporter, stop)
-        training.run()
-    prompt = config.sample if config.sample is not None else "def "
-    if corpus.tokenizer is not None and prompt and not stop.signal:
-        text = sample(built, training.state["params"], corpus.tokenizer, prompt, config.seed)
-        reporter.say(f"sample:\n{text}")
+        with loop.stopping() as stop:
+            training = loop.Training(config, plan, built, stream, batches, checkpoints, state, done, reporter, stop)
+            training.run()
     if stop.signal:
         reporter.say(f"stopped by signal {stop.signal} after step {training.done}, which is saved")
-    return stop.exit_code
+        return stop.exit_code
+    prompt = config.sample if config.sample is not None else "def "
+    if corpus.tokenizer is not None and prompt:
+        text = sample(built, training.state["params"], corpus.tokenizer, prompt, config.seed)
+        reporter.say(f"sample:\n{text}")
+    return 0
 
 
 def _begin(
     config: TrainConfig, checkpoints: "Checkpoints", built: "Program", rows: PackedRows
 ) -> tuple[TrainStream, int, list[str]]:
     """Where to start: the stream, the steps done, and what to tell about it."""
-    latest = checkpoints.latest if config.resume != "never" else None
+    latest = checkpoints.latest
+    if latest is None and config.resume == "must":
+        raise UsageError(f"--resume must, but {checkpoints.directory} holds no checkpoint: give its directory")
+    if config.resume == "never":
+        _check_unused(config, checkpoints)
     if latest is None:
-        if config.resume == "must":
-            raise UsageError(f"--resume must, but {checkpoints.directory} holds no checkpoint: give its directory")
-        if checkpoints.latest is not None:
-            raise UsageError(
-                f"--resume never, but {checkpoints.directory} holds step {checkpoints.latest}: name an empty"
-                " --checkpoint-dir, or resume"
-            )
-        return TrainStream(rows, seed=config.seed, batch_size=config.batch_size), 0, []
-    about = checkpoints.about(latest)
+        return TrainStream(rows, seed=config.seed, batch_size=config.batch_size), 0, _schedule_notes(config)
     checkpoints.check(latest, built)
+    about = checkpoints.about(latest)
     if latest > config.steps:
         raise UsageError(f"--steps {config.steps}, but the checkpoint has {latest} already: give more --steps")
     stream = resume(rows, about["data"], seed=config.seed, batch_size=config.batch_size, step=latest)
-    return (
-        stream,
-        latest,
-        [f"resumed after step {latest} of {checkpoints.directory}", *_changes(config, about["config"])],
-    )
+    resumed = f"resumed after step {latest} of {checkpoints.directory}"
+    return stream, latest, [resumed, *_changes(config, about["config"]), *_schedule_notes(config)]
+
+
+def _check_unused(config: TrainConfig, checkpoints: "Checkpoints") -> None:
+    """`--resume never` writes over no other run."""
+    assert config.run_dir is not None
+    if checkpoints.latest is not None:
+        raise UsageError(
+            f"--resume never, but {checkpoints.directory} holds step {checkpoints.latest}: name an empty"
+            " --checkpoint-dir, or resume"
+        )
+    if (config.run_dir / METRICS).exists():
+        raise UsageError(f"--resume never, but {config.run_dir} holds another run's {METRICS}: name another --run-dir")
+
+
+def _schedule_notes(config: TrainConfig) -> list[str]:
+    """A peak of the learning rate that no step reaches."""
+    if config.warmup <= config.steps:
+        return []
+    peak = config.lr * config.steps / config.warmup
+    return [f"--warmup {config.warmup} is more than --steps {config.steps}: the learning rate ends at {peak:g}"]
 
 
 def _changes(config: TrainConfig, saved: dict[str, Any]) -> list[str]:
@@ -157,10 +205,16 @@ def _changes(config: TrainConfig, saved: dict[str, Any]) -> list[str]:
     ]
 
 
-def _make_directories(config: TrainConfig) -> None:
-    for flag, path in (("--run-dir", config.run_dir), ("--checkpoint-dir", config.checkpoint_dir)):
-        assert path is not None
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{flag} {path}: {error.strerror}: name a directory that can be written") from None
+def _write_records(config: TrainConfig, plan: Plan) -> None:
+    """Make the directories; write what the run was and the plan."""
+    from training import loop
+
+    flag = "--run-dir"
+    try:
+        assert config.run_dir is not None and config.checkpoint_dir is not None
+        loop.write_records(config.run_dir, config, plan)
+        flag = "--checkpoint-dir"
+        config.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{flag}: {error.filename}: {error.strerror}: name a directory that can be written") from None
+    write_plan(config, plan)

@@ -79,7 +79,7 @@ class Program:
     @functools.cached_property
     def tables(self) -> Any:
         """Index tables on the devices."""
-        sharding = NamedSharding(self.mesh, TABLES_SPEC)
+        sharding = on_mesh(self.mesh, TABLES_SPEC)
         return jax.tree.map(lambda t: put(t, sharding), self.tiling.tables)
 
     def init(self, key: jax.Array) -> State:
@@ -112,7 +112,7 @@ class Program:
             metrics = {"loss": total * scale, "grad_norm": optax.tree.norm(grads), "tokens": weight}
             return {"params": params, "opt_state": opt_state, "step": state["step"] + 1}, metrics
 
-        replicated = NamedSharding(self.mesh, P())
+        replicated = on_mesh(self.mesh, P())
         return jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, replicated))
 
     def gradient_step(self) -> Callable[..., tuple[jax.Array, jax.Array, Any]]:
@@ -225,6 +225,11 @@ class Program:
             return Shard(leaf, axis, leaf.shape[axis] * groups)
 
         return rules.apply(piece, self.stored["params"], params)
+
+
+def on_mesh(mesh: Mesh, spec: P) -> NamedSharding:
+    """Which device holds which piece of an array."""
+    return NamedSharding(mesh, spec)
 
 
 def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:

@@ -95,9 +95,9 @@ def test_too_small_caps_name_the_shortfall() -> None:
 
 def test_many_devices_and_units_are_quick() -> None:
     speeds = np.exp(np.random.default_rng(0).normal(size=1024)).tolist()
-    start = time.perf_counter()
+    start = time.process_time()
     shares = shares_minimax(10**6, speeds, [2000] * 1024)
-    assert sum(shares) == 10**6 and time.perf_counter() - start < 1.0
+    assert sum(shares) == 10**6 and time.process_time() - start < 1.0
 
 
 def test_even() -> None:

@@ -188,7 +188,6 @@ BAD = [
     (["--lr", "0"], "--lr 0: must be finite and above 0"),
     (["--lr=-1"], "--lr -1: must be finite and above 0"),
     (["--clip-norm", "-1"], "--clip-norm -1: must be finite and at least 0"),
-    (["--warmup", "201"], "--warmup 201 is more than --steps 200"),
     (["--speeds", "4,0,1"], "--speeds: device 1 has speed 0"),
     (["--speeds=-1,2"], "--speeds: device 0 has speed -1"),
     (["--devices", "4", "--speeds", "4,2,1"], "--speeds has 3, but --devices is 4"),
