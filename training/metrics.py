@@ -56,7 +56,7 @@ def _step(line: str) -> float:
 
 
 class Reporter:
-    """Progress on a terminal, plain lines elsewhere.
+    """Lines every few steps, and a progress bar below them on a terminal.
 
     Args:
         steps: all steps of the run.
@@ -89,7 +89,7 @@ class Reporter:
         """A step is done."""
         said = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
         self._bar.update(self._task, completed=step, description=said)
-        if self.console.is_terminal or not (step == 1 or step % self.every == 0 or step == self.steps):
+        if not (step == 1 or step % self.every == 0 or step == self.steps):
             return
         seconds = (time.monotonic() - self._start) / max(step - self.done, 1) * (self.steps - step)
         self.say(f"step {step:>6}/{self.steps}  {said}  {_duration(seconds)} left")

@@ -1,6 +1,7 @@
 """Any tiling and any placement give the loss and the gradients of the plain single-device model."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -104,6 +105,33 @@ def gradients(case: Case, rows: Rows | None = None) -> tuple[float, Any, float, 
 @pytest.mark.parametrize("name", CASES)
 def test_loss_and_gradients_are_those_of_one_device(name: str) -> None:
     loss, grads, expected_loss, expected = gradients(CASES[name])
+    assert loss == pytest.approx(float(expected_loss), rel=LOSS)
+    assert distance(grads, jax.tree.map(np.asarray, expected)) < GRADIENT
+
+
+def random_case(seed: int) -> Case:
+    """Random shares of a random prime length, random bands of random devices; zeros are frequent."""
+    rng = np.random.default_rng(seed)
+    devices, length = int(rng.integers(2, 6)), int(rng.choice([7, 13, 23]))
+
+    def shares(total: int, parts: int) -> list[int]:
+        wish = rng.random(parts) * (rng.random(parts) < 0.7)
+        return rng.multinomial(total, wish / wish.sum() if wish.sum() else np.eye(parts)[0]).tolist()
+
+    bands = int(rng.integers(1, devices + 1))
+    members = np.array_split(rng.permutation(devices), bands)
+    cuts = np.cumsum([0, *shares(6, bands)])
+    tiles = [(0, 0, 0)] * devices
+    for band, (start, stop) in zip(members, pairwise(cuts), strict=True):
+        for device, queries in zip(band, shares(length, len(band)), strict=True):
+            tiles[device] = (int(start), int(stop), queries) if stop > start else (0, 0, 0)
+    return Case((tuple(shares(length, devices)),), (tuple(tiles),), (1,), microbatch=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+def test_random_plans(seed: int) -> None:
+    loss, grads, expected_loss, expected = gradients(random_case(seed))
     assert loss == pytest.approx(float(expected_loss), rel=LOSS)
     assert distance(grads, jax.tree.map(np.asarray, expected)) < GRADIENT
 
