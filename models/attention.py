@@ -42,8 +42,8 @@ def attend(
     Returns:
         o_BTHD in the dtype of q; a query that sees no key gets 0.
     """
-    _check(q_BTHD, k_BSKD, v_BSKD, kv_of_head)
-    if dense_causal and _cudnn_can(q_BTHD, k_BSKD):
+    _check(q_BTHD, k_BSKD, v_BSKD, kv_of_head, dense_causal)
+    if dense_causal and _cudnn_can(q_BTHD):
         return _cudnn(q_BTHD, k_BSKD, v_BSKD, kv_of_head)[0]
     return _attend(q_BTHD, k_BSKD, v_BSKD, mask, tuple(kv_of_head))
 
@@ -65,12 +65,12 @@ def forward(
     Returns:
         o_BTHD, and lse_BTH in float32; a query that sees no key has o = 0 and lse = -inf.
     """
-    _check(q_BTHD, k_BSKD, v_BSKD, kv_of_head)
+    _check(q_BTHD, k_BSKD, v_BSKD, kv_of_head, dense_causal)
     out_dtype = q_BTHD.dtype if out_dtype is None else out_dtype
     if 0 in (*q_BTHD.shape, *k_BSKD.shape):
         zero = blockwise.tie(q_BTHD, k_BSKD, v_BSKD, *mask)
         return jnp.zeros(q_BTHD.shape, out_dtype) + zero.astype(out_dtype), zero - jnp.full(q_BTHD.shape[:3], jnp.inf)
-    if dense_causal and _cudnn_can(q_BTHD, k_BSKD):
+    if dense_causal and _cudnn_can(q_BTHD):
         o_BTHD, lse_BTH = _cudnn(q_BTHD, k_BSKD, v_BSKD, kv_of_head)
         return o_BTHD.astype(out_dtype), lse_BTH.astype(jnp.float32)
     cut = layout(q_BTHD.shape[1], k_BSKD.shape[1], kv_of_head)
@@ -94,16 +94,17 @@ def backward(
 
     Args: as `forward`, with the output, its lse and the gradient of the output. The keys may be a part of those that
         o and lse were computed from: the sum over the parts is the whole gradient of q.
+        With `dense_causal` they are all.
 
     Returns:
         dq_BTHD, dk_BSKD, dv_BSKD in the dtypes of q, k and v, or in `out_dtype`.
     """
-    _check(q_BTHD, k_BSKD, v_BSKD, kv_of_head)
+    _check(q_BTHD, k_BSKD, v_BSKD, kv_of_head, dense_causal)
     like = (q_BTHD, k_BSKD, v_BSKD)
     if 0 in (*q_BTHD.shape, *k_BSKD.shape):
         zero = blockwise.tie(*like, *mask, do_BTHD)
         grads = tuple(jnp.zeros(x.shape, jnp.float32) + zero for x in like)
-    elif dense_causal and _cudnn_can(q_BTHD, k_BSKD):
+    elif dense_causal and _cudnn_can(q_BTHD):
         grads = jax.vjp(lambda q, k, v: _cudnn(q, k, v, kv_of_head)[0], *like)[1](do_BTHD.astype(q_BTHD.dtype))
     else:
         cut = layout(q_BTHD.shape[1], k_BSKD.shape[1], kv_of_head)
@@ -130,7 +131,7 @@ def _attend_backward(heads: Heads, kept: Any, do: jax.Array) -> tuple[Any, ...]:
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _cudnn_can(q_BTHD: jax.Array, k_BSKD: jax.Array) -> bool:
+def _cudnn_can(q_BTHD: jax.Array) -> bool:
     """Whether cuDNN is there and takes these shapes and dtypes."""
     width, dtype = q_BTHD.shape[-1], q_BTHD.dtype
     fits = width % 8 == 0 and width <= 128 and dtype in (jnp.bfloat16, jnp.float16) and q_BTHD.size > 0
@@ -144,8 +145,8 @@ def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, heads: Heads) -> tuple[jax.
     return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn", return_residual=True)
 
 
-def _check(q_BTHD: jax.Array, k_BSKD: jax.Array, v_BSKD: jax.Array, kv_of_head: Heads) -> None:
-    """Heads that do not fit and mixed dtypes would compute something else silently."""
+def _check(q_BTHD: jax.Array, k_BSKD: jax.Array, v_BSKD: jax.Array, kv_of_head: Heads, dense_causal: bool) -> None:
+    """What does not fit would compute something else silently."""
     H, K = q_BTHD.shape[2], k_BSKD.shape[2]
     if len(kv_of_head) != H or any(not 0 <= head < K for head in kv_of_head):
         raise ValueError(
@@ -154,4 +155,8 @@ def _check(q_BTHD: jax.Array, k_BSKD: jax.Array, v_BSKD: jax.Array, kv_of_head: 
     if not q_BTHD.dtype == k_BSKD.dtype == v_BSKD.dtype:
         raise ValueError(
             f"q, k and v must have one dtype, got {q_BTHD.dtype}, {k_BSKD.dtype}, {v_BSKD.dtype}: cast them"
+        )
+    if dense_causal and q_BTHD.shape[1] != k_BSKD.shape[1]:
+        raise ValueError(
+            f"dense_causal promises as many queries as keys, got {q_BTHD.shape[1]} and {k_BSKD.shape[1]}: leave it out"
         )

@@ -143,7 +143,7 @@ def test_the_kernel_path_maps_heads_and_gradients_alike(
 
     dot_product_attention = jax.nn.dot_product_attention
     monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
-    monkeypatch.setattr(attention, "_cudnn_can", lambda q, k: True)
+    monkeypatch.setattr(attention, "_cudnn_can", lambda q: True)
     dense: Any = {"kv_of_head": heads, "dense_causal": True}
 
     @jax.jit
@@ -160,7 +160,7 @@ def test_the_kernel_path_maps_heads_and_gradients_alike(
 
 def test_kernels_are_never_chosen_on_cpu() -> None:
     case = draw(1, 64, 64, (0,), documents=1, width=64)
-    assert not attention._cudnn_can(case.q.astype(jnp.bfloat16), case.k.astype(jnp.bfloat16))
+    assert not attention._cudnn_can(case.q.astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize("heads", [(0,), (0, 2), (0, -1)])
@@ -174,3 +174,9 @@ def test_mixed_dtypes_are_refused() -> None:
     case = draw(1, 8, 8, (0, 1))
     with pytest.raises(ValueError, match="must have one dtype, got bfloat16, float32, float32"):
         attention.attend(case.q.astype(jnp.bfloat16), case.k, case.v, case.mask, kv_of_head=(0, 1))
+
+
+def test_a_false_promise_of_density_is_refused() -> None:
+    case = draw(1, 8, 5, (0, 1))
+    with pytest.raises(ValueError, match="dense_causal promises as many queries as keys, got 5 and 8"):
+        attention.attend(case.q, case.k, case.v, case.mask, kv_of_head=(0, 1), dense_causal=True)
