@@ -29,6 +29,7 @@ class TransformerConfig:
         tied: the output projection is the embedding.
         rope_theta: base of the rotary wavelengths (Su et al., 2021).
         remat: `none`, or `layer` to keep only each layer's input for the backward.
+        unroll: layers that the compiler sees at once; more is faster to run and slower to compile.
     """
 
     vocab_size: int
@@ -40,6 +41,7 @@ class TransformerConfig:
     tied: bool = True
     rope_theta: float = 10_000.0
     remat: Literal["none", "layer"] = "none"
+    unroll: int = 1
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -192,7 +194,7 @@ def hidden(config: TransformerConfig, weights: Weights, batch: Batch, layout: La
 
     x_BTD = layout.local(_embed, "B T -> B T D")(weights["embed"], batch.tokens_BT)
     step = jax.checkpoint(body) if config.remat == "layer" else body
-    return jax.lax.scan(step, x_BTD, weights["layers"])[0]
+    return jax.lax.scan(step, x_BTD, weights["layers"], unroll=config.unroll)[0]
 
 
 _BEFORE = ("attention_norm", "query", "key", "value")

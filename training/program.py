@@ -1,5 +1,6 @@
 """From a plan to a program: the plan's shares become a tiling, a placement and a mesh."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -18,6 +19,7 @@ from training import optimizer
 from training.config import TrainConfig
 from training.step import Program
 
+UNROLLED = 8  # layers that one device's program may hold one by one
 RAGGED_BACKENDS = ("gpu", "tpu")
 
 
@@ -41,7 +43,7 @@ def build(config: TrainConfig, plan: Plan, devices: list[jax.Device], vocab_size
     except ValueError as error:
         raise PlanError(f"--placement {plan.placement}: {error}") from None
     return Program(
-        config=model(config, vocab_size),
+        config=dataclasses.replace(model(config, vocab_size), unroll=_unroll(plan)),
         mesh=mesh,
         tiling=tiles,
         placement=placement,
@@ -62,6 +64,11 @@ def tiling(plan: Plan, ragged: bool = False) -> Tiling:
     tiles = tuple(tuple((*tile.heads, tile.tokens) for tile in group) for group in plan.tiles)
     work = plan.workload
     return Tiling(plan.tokens, tiles, work.heads, work.kv_heads, ring=plan.kv == "ring", ragged=ragged)
+
+
+def _unroll(plan: Plan) -> int:
+    """All of a few layers on one device; with branches for several kinds of devices, compiling would take too long."""
+    return plan.workload.layers if plan.placement == "single" and plan.workload.layers <= UNROLLED else 1
 
 
 def mesh_places(mesh: Mesh) -> tuple[tuple[int, int], ...]:
