@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the run failed, 2 a mistake in the flags or the data, 130 
 the step at hand was saved.
 """
 
+import os
 import signal
 import sys
 
@@ -58,4 +59,9 @@ def train(config: TrainConfig) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    if code == 1:  # threads of a save that failed may wait for each other for minutes
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

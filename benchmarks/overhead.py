@@ -134,7 +134,7 @@ def main() -> None:
     rows, report, rounds = (
         batch(np.random.default_rng(0), config.seq_len),
         Report("overhead"),
-        15 if given.quick else 41,
+        15 if given.quick else 21,
     )
     mine, other = ours(config, rows), plain(config, rows, listed=False)
     found = compare(mine, other, rounds)

@@ -12,7 +12,11 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 ).strip()
 
+from pathlib import Path
+
 import jax
+import pytest
+from command_line import succeed, tiny
 
 DEVICES = 8
 
@@ -26,3 +30,33 @@ def pytest_sessionstart() -> None:
     found = jax.device_count()
     if found < DEVICES:
         raise RuntimeError(f"the tests need {DEVICES} emulated devices, JAX shows {found}")
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of every run of the program; what one run has compiled the next ones find."""
+    cache = tmp_path_factory.mktemp("compiled")
+    found = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    return {
+        **found,
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+@pytest.fixture(scope="session")
+def without_jax(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which importing JAX ends the process."""
+    folder = tmp_path_factory.mktemp("without_jax")
+    (folder / "jax.py").write_text("raise SystemExit('JAX was imported')\n")
+    return {**environment, "PYTHONPATH": str(folder)}
+
+
+@pytest.fixture(scope="session")
+def finished(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of seven steps that saved after five; do not write there."""
+    folder = tmp_path_factory.mktemp("finished")
+    flags = "--steps 7 --save-every 5 --eval-every 3 --plan-out {run}.json"
+    (folder / "said").write_text(succeed(environment, *tiny(flags, run=folder / "run")))
+    return folder

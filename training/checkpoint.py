@@ -17,6 +17,7 @@ from jax.experimental import multihost_utils
 from meshes.errors import UsageError
 from sharding import rules
 from sharding.rules import Storage, path_name
+from training.quiet import quieten
 from training.step import Program, put
 
 State = dict[str, Any]
@@ -148,6 +149,7 @@ class Checkpoints:
 
     def _open(self) -> ocp.CheckpointManager:
         if self._manager is None:
+            quieten()
             options = ocp.CheckpointManagerOptions(
                 max_to_keep=self.keep, create=True, enable_async_checkpointing=True, cleanup_tmp_directories=True
             )
@@ -169,7 +171,7 @@ def shapes(logical: Any) -> dict[str, str]:
 
 def check_shapes(checkpoint: Path, saved: dict[str, str], wanted: dict[str, str]) -> None:
     """Raise a UsageError that names the first array in which a checkpoint and a model differ."""
-    for name in sorted({*saved, *wanted}):
+    for name in sorted({*saved, *wanted}, key=lambda name: (not name.startswith("params/"), name)):
         if saved.get(name) != wanted.get(name):
             raise UsageError(
                 f"checkpoint {checkpoint} is of another model: {name} is {saved.get(name, 'absent')} there and"
@@ -200,4 +202,6 @@ def _enter(storage: Storage, leaf: Any, sharding: Any) -> jax.Array:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    """What an exception says; of a long text the two ends, of which the last one names the cause."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 400 else f"{text[:100]} ... {text[-300:]}"

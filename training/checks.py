@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from training.config import TrainConfig
 
 MOST = 2**31 - 1  # of every count: sizes and ids are int32 on the devices
+LARGEST = 3e38  # of what float32 holds
 MAX_SEED = 2**32 - 1
 TOKEN_SUFFIXES = (".npy", ".bin")
 
@@ -40,12 +41,12 @@ def _counts(config: TrainConfig) -> Iterator[str]:
 
 
 def _numbers(config: TrainConfig) -> Iterator[str]:
-    if not (math.isfinite(config.lr) and config.lr > 0):
-        yield f"--lr {config.lr:g}: must be finite and above 0"
+    if not 0 < config.lr < LARGEST:
+        yield f"--lr {config.lr:g}: must be above 0 and below {LARGEST:g}, what float32 holds"
     for name in ("weight_decay", "clip_norm"):
         value = getattr(config, name)
-        if not (math.isfinite(value) and value >= 0):
-            yield f"{_flag(name)} {value:g}: must be finite and at least 0"
+        if not 0 <= value < LARGEST:
+            yield f"{_flag(name)} {value:g}: must be at least 0 and below {LARGEST:g}, what float32 holds"
 
 
 def _devices(config: TrainConfig) -> Iterator[str]:

@@ -68,7 +68,7 @@ class Reporter:
     def __init__(self, steps: int, done: int, every: int, show: bool) -> None:
         self.every, self.show, self.done, self.steps = every, show, done, steps
         self.console = Console(highlight=False, soft_wrap=True)
-        self._start = time.monotonic()
+        self._first: tuple[int, float] | None = None  # a step, and when it was done: compilation lies before it
         columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
         self._bar = Progress(*columns, console=self.console, disable=not (show and self.console.is_terminal))
         self._task = self._bar.add_task("compiling", total=steps, completed=done)
@@ -91,8 +91,15 @@ class Reporter:
         self._bar.update(self._task, completed=step, description=said)
         if not (step == 1 or step % self.every == 0 or step == self.steps):
             return
-        seconds = (time.monotonic() - self._start) / max(step - self.done, 1) * (self.steps - step)
-        self.say(f"step {step:>6}/{self.steps}  {said}  {_duration(seconds)} left")
+        self.say(f"step {step:>6}/{self.steps}  {said}{self._left(step)}")
+
+    def _left(self, step: int) -> str:
+        """Time to the end at the pace since the first step of this process."""
+        first, since = self._first or (step, time.monotonic())
+        self._first = (first, since)
+        if step == first:
+            return ""
+        return f"  {_duration((time.monotonic() - since) / (step - first) * (self.steps - step))} left"
 
 
 def _duration(seconds: float) -> str:

@@ -101,7 +101,7 @@ class DataFlags:
 class OptimizerFlags:
     """The optimizer, AdamW."""
 
-    steps: int = 200
+    steps: int = 150
     """Steps in all, those before a resume included."""
     lr: float = 3e-3
     """Peak learning rate."""

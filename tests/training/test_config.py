@@ -185,9 +185,9 @@ BAD = [
     (["--data-groups", "0"], "--data-groups 0: must be at least 1"),
     (["--devices", "0"], "--devices 0: must be at least 1"),
     (["--keep", "0"], "--keep 0: must be at least 1"),
-    (["--lr", "0"], "--lr 0: must be finite and above 0"),
-    (["--lr=-1"], "--lr -1: must be finite and above 0"),
-    (["--clip-norm", "-1"], "--clip-norm -1: must be finite and at least 0"),
+    (["--lr", "0"], "--lr 0: must be above 0"),
+    (["--lr=-1"], "--lr -1: must be above 0"),
+    (["--clip-norm", "-1"], "--clip-norm -1: must be at least 0"),
     (["--speeds", "4,0,1"], "--speeds: device 1 has speed 0"),
     (["--speeds=-1,2"], "--speeds: device 0 has speed -1"),
     (["--devices", "4", "--speeds", "4,2,1"], "--speeds has 3, but --devices is 4"),
@@ -232,7 +232,7 @@ def test_values_made_in_python_are_checked_too() -> None:
         validate(TrainConfig(speeds=(1.0, float("nan"))))
     with pytest.raises(UsageError, match="--memory: device 0 has 0 bytes"):
         validate(TrainConfig(memory=(Bytes(0),)))
-    with pytest.raises(UsageError, match="--lr inf: must be finite"):
+    with pytest.raises(UsageError, match="--lr inf: must be above 0"):
         validate(TrainConfig(lr=float("inf")))
 
 

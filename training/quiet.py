@@ -1,0 +1,23 @@
+"""When a save or a restore fails, every thread of orbax has its say; what went wrong is raised, and told once."""
+
+import functools
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+LOGGERS = ("absl", "asyncio")
+
+
+def quieten() -> None:
+    """Keep the tracebacks of orbax's threads from the terminal; exceptions that are raised are not touched."""
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if not isinstance(sys.unraisablehook, functools.partial):
+        sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
+
+
+def _unraisable(before: Callable[[Any], Any], found: Any) -> None:
+    """Drop what a reading or writing thread has to say to an event loop that has ended with an error."""
+    if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
+        before(found)
