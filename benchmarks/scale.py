@@ -30,6 +30,7 @@ VOCAB, ROWS, SEQ_LEN = 257, 4, 1024
 def measure(count: int, attention: Any) -> dict[str, float]:
     """Seconds to compile and to run one step, and its loss."""
     mesh.prepare(count)
+    jax.config.update("jax_enable_compilation_cache", False)
     devices = mesh.find(count)
     sizes: dict[str, Any] = {"layers": 2, "d_model": 64, "heads": 16, "kv_heads": 16, "d_ff": 128}
     config = TrainConfig(**sizes, seq_len=SEQ_LEN, batch_size=ROWS, microbatch=ROWS, attention=attention, data_groups=1)

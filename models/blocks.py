@@ -73,10 +73,12 @@ class Layout:
 
     @property
     def query_blocks(self) -> int:
+        """Number of query blocks, the last one padded."""
         return -(-self.tokens // self.query_block)
 
     @property
     def key_blocks(self) -> int:
+        """Number of key blocks, the last one padded."""
         return -(-self.keys // self.key_block)
 
     def cut_queries(self, x_BTHX: jax.Array) -> jax.Array:

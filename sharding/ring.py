@@ -50,7 +50,7 @@ def ring(
             return (*merge(o, lse, *part), turn(block)), None
 
         start = (jnp.zeros(q.shape, jnp.float32), jnp.full(q.shape[:3], -jnp.inf, jnp.float32))
-        (o, lse, _), _ = lax.scan(step, (*start, (k, v, k_index_of(marks))), length=turn.devices)
+        (o, lse, _), _ = lax.scan(step, (*start, (k, v, marks[1])), length=turn.devices)
         o = o.astype(q.dtype)
         return o, (q, k, v, marks, o, lse)
 
@@ -65,12 +65,9 @@ def ring(
             return (dq + part[0], dkv, block), None
 
         dq, dk, dv = (jnp.zeros(a.shape, jnp.float32) for a in (q, k, v))
-        start = (dq, (dk, dv), (k, v, k_index_of(marks)))
+        start = (dq, (dk, dv), (k, v, marks[1]))
         (dq, (dk, dv), _), _ = lax.scan(step, start, length=turn.devices)
         return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None, None, None
-
-    def k_index_of(marks: tuple[jax.Array, ...]) -> jax.Array:
-        return marks[1]
 
     run = jax.custom_vjp(lambda *arrays: forward(*arrays)[0])
     run.defvjp(forward, backward)

@@ -78,8 +78,10 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str]) -> No
 
 
 def metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl, without one that is being written."""
     path = run_dir / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def losses(run_dir: Path) -> dict[int, float]:
