@@ -103,7 +103,8 @@ class Training:
         self._rates = jax.device_get(jax.jit(jax.vmap(rate))(np.arange(config.steps)))
         self.metrics, self.evaluations = (self._lines(name) for name in ("metrics.jsonl", "evaluations.jsonl"))
         tables, counts = self.program.tables, self.dealer.device_counts
-        saved, self._clock = self.done, time.monotonic()
+        start, self._clock = self.done, time.monotonic()
+        saved = start
         ahead = self.stream.prefetch(self.done, config.steps - self.done, self.dealer.my_rows)
         files = (closing(file) for file in (ahead, self.metrics, self.evaluations, self.checkpoints))
         with ExitStack() as stack, jax.transfer_guard("disallow"):
@@ -123,7 +124,8 @@ class Training:
             self._report(None)
             if self.done > saved:
                 self._save()
-            if not self.stop.signal and not (config.eval_every and self.done % config.eval_every == 0):
+            evaluated = self.done == start or (config.eval_every and self.done % config.eval_every == 0)
+            if not self.stop.signal and not evaluated:
                 self._held_out()
 
     def _lines(self, name: str) -> MetricsFile:

@@ -7,7 +7,7 @@ import optax
 
 
 def schedule(kind: str, peak: float, warmup: int, steps: int) -> optax.Schedule:
-    """Learning rate by step: linear from 0 to `peak` over `warmup` steps, then `constant`, `cosine` or `linear` to 0.
+    """Learning rate by step: linear up to `peak` over `warmup` steps, then `constant`, `cosine` or `linear` to 0.
 
     Args:
         kind: constant, cosine or linear.

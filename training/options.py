@@ -106,9 +106,9 @@ class OptimizerFlags:
     lr: float = 3e-3
     """Peak learning rate."""
     warmup: int = 20
-    """Steps over which the learning rate rises from 0 to its peak."""
+    """Steps over which the learning rate rises to its peak, the first one taking 1/N of it."""
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
-    """The learning rate after warmup: constant, or falling to 0 at the last step."""
+    """The learning rate after warmup: constant, or falling towards 0, which a step after the last would have."""
     weight_decay: float = 0.1
     """Weight decay of matrices, a fraction of the learning rate."""
     clip_norm: float = 1.0

@@ -12,6 +12,7 @@ from meshes.plan import Plan
 from meshes.planner import plan as make
 from training.config import TrainConfig, resolve
 from training.data import Corpus, EvalBatches, PackedRows, TrainStream, load, resume
+from training.lock import held
 
 if TYPE_CHECKING:
     import jax
@@ -140,10 +141,11 @@ def run(
         for line in (*corpus.notes, plan.table(), *program.describe(built), *notes, f"run directory: {config.run_dir}"):
             reporter.say(line)
         restored = checkpoints.restore(done, built) if done else None
-        _write_records(config, plan)
         state = restored or built.init(program.key(config.seed))
         batches = EvalBatches(source=held_out, batch_size=config.batch_size, limit=config.eval_rows)
-        with loop.stopping() as stop:
+        mine = (config.run_dir, config.checkpoint_dir) if program.is_first_process() else ()
+        with held(*mine), loop.stopping() as stop:
+            _write_records(config, plan)
             training = loop.Training(config, plan, built, stream, batches, checkpoints, state, done, reporter, stop)
             training.run()
     if stop.signal:
@@ -173,6 +175,8 @@ def _begin(
         raise UsageError(f"--steps {config.steps}, but the checkpoint has {latest} already: give more --steps")
     stream = resume(rows, about["data"], seed=config.seed, batch_size=config.batch_size, step=latest)
     resumed = f"resumed after step {latest} of {checkpoints.directory}"
+    if latest == config.steps:
+        resumed += ", the last of --steps: nothing is left to train"
     return stream, latest, [resumed, *_changes(config, about["config"]), *_schedule_notes(config)]
 
 
