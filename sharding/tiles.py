@@ -31,6 +31,7 @@ class Fact(NamedTuple):
     heads: int
     kv_heads: int
     kv_of_head: tuple[int, ...]
+    dense_causal: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,8 @@ class Tiling:
         ring: stream keys and values round the devices instead of gathering them; needs tiles of all heads whose
             queries are the owned tokens.
         ragged: whether the backend has a ragged all-to-all.
+        packed: whether rows may hold several documents; if not, a tile of all queries has the plain causal mask, which
+            vendors' kernels know.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -53,6 +56,7 @@ class Tiling:
     kv_heads: int
     ring: bool = False
     ragged: bool = False
+    packed: bool = True
 
     @property
     def seq_len(self) -> int:
@@ -77,7 +81,8 @@ class Tiling:
             start, stop, queries = self.tiles[at[0]][at[1]]
             kv = [h * self.kv_heads // self.heads for h in range(start, stop)]
             first = kv[0] if kv else 0
-            out[at] = Fact(queries, stop - start, len(set(kv)), tuple(h - first for h in kv))
+            dense = not self.packed and queries == self.seq_len
+            out[at] = Fact(queries, stop - start, len(set(kv)), tuple(h - first for h in kv), dense)
         return out
 
     @cached_property
@@ -183,13 +188,14 @@ def _tile(
         return q, k, v, kernel.Mask(index, keys, jnp.take(segment, index, axis=1), segment)
 
     def forward(fact: Fact, _: Any, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-        o, lse = kernel.forward(*unpack(fact, *arrays), kv_of_head=fact.kv_of_head)
+        o, lse = kernel.forward(*unpack(fact, *arrays), kv_of_head=fact.kv_of_head, dense_causal=fact.dense_causal)
         return o.reshape(arrays[0].shape), lse.reshape(arrays[0].shape[:2])
 
     def backward(fact: Fact, _: Any, o: jax.Array, lse: jax.Array, do: jax.Array, *arrays: jax.Array) -> Any:
         q, k, v, mask = unpack(fact, *arrays)
         o, do, lse = o.reshape(q.shape), do.reshape(q.shape), lse.reshape(q.shape[:3])
-        dq, dk, dv = kernel.backward(q, k, v, mask, o, lse, do, kv_of_head=fact.kv_of_head)
+        options = {"kv_of_head": fact.kv_of_head, "dense_causal": fact.dense_causal}
+        dq, dk, dv = kernel.backward(q, k, v, mask, o, lse, do, **options)
         return dq.reshape(arrays[0].shape), jnp.concatenate([dk, dv], axis=-1).reshape(arrays[1].shape)
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:

@@ -23,7 +23,7 @@ UNROLLED = 8  # layers that one device's program may hold one by one
 RAGGED_BACKENDS = ("gpu", "tpu")
 
 
-def build(config: TrainConfig, plan: Plan, devices: list[jax.Device], vocab_size: int) -> Program:
+def build(config: TrainConfig, plan: Plan, devices: list[jax.Device], vocab_size: int, packed: bool = True) -> Program:
     """The program of a run.
 
     Args:
@@ -31,12 +31,13 @@ def build(config: TrainConfig, plan: Plan, devices: list[jax.Device], vocab_size
         plan: for these devices, in the order of its cluster.
         devices: JAX's.
         vocab_size: of the data.
+        packed: whether rows of the data may hold several documents.
 
     Raises:
         PlanError: specialized placement, but this process's devices are of several kinds.
     """
     mesh = make_mesh(plan.order, devices)
-    tiles = tiling(plan, ragged=devices[0].platform in RAGGED_BACKENDS)
+    tiles = tiling(plan, ragged=devices[0].platform in RAGGED_BACKENDS, packed=packed)
     rate = optimizer.schedule(config.schedule, config.lr, config.warmup, config.steps)
     try:
         placement = Placement(plan.placement, tiles.sizes, mesh_places(mesh))
@@ -59,11 +60,12 @@ def model(config: TrainConfig, vocab_size: int) -> TransformerConfig:
     return TransformerConfig(vocab_size=vocab_size, tied=config.tied_embedding, **sizes)
 
 
-def tiling(plan: Plan, ragged: bool = False) -> Tiling:
+def tiling(plan: Plan, ragged: bool = False, packed: bool = True) -> Tiling:
     """Token shares and attention tiles of a plan."""
     tiles = tuple(tuple((*tile.heads, tile.tokens) for tile in group) for group in plan.tiles)
     work = plan.workload
-    return Tiling(plan.tokens, tiles, work.heads, work.kv_heads, ring=plan.kv == "ring", ragged=ragged)
+    ring = plan.kv == "ring"
+    return Tiling(plan.tokens, tiles, work.heads, work.kv_heads, ring=ring, ragged=ragged, packed=packed)
 
 
 def _unroll(plan: Plan) -> int:

@@ -134,7 +134,7 @@ def run(
 
     config = resolve(config)
     assert config.run_dir is not None and config.checkpoint_dir is not None
-    built = program.build(config, plan, devices, corpus.vocab_size)
+    built = program.build(config, plan, devices, corpus.vocab_size, packed=len(corpus.starts) > 1)
     checkpoints = Checkpoints(config.checkpoint_dir, config.keep)
     stream, done, notes = _begin(config, checkpoints, built, train_rows)
     with Reporter(config.steps, done, config.log_every, show=program.is_first_process()) as reporter:

@@ -36,9 +36,11 @@ class Case:
     config: TransformerConfig = SMALL
     microbatch: int = 2
     dtype: Any = jnp.float32
+    packed: bool = True
 
     def build(self) -> tuple[Program, Dealer]:
-        tiling = Tiling(self.tokens, self.tiles, self.config.heads, self.config.kv_heads, ring=self.ring)
+        heads = (self.config.heads, self.config.kv_heads)
+        tiling = Tiling(self.tokens, self.tiles, *heads, ring=self.ring, packed=self.packed)
         groups, devices = len(self.tokens), len(self.tokens[0])
         order = np.arange(groups * devices).reshape(devices, groups).T.tolist()
         mesh = make_mesh(order, jax.devices())
@@ -146,6 +148,18 @@ def test_another_document_layout_would_be_seen() -> None:
     expected = oracle.loss(case.config, crop(program, params), rows)
     total, weight, _ = program.gradient_step()(params, dealer(other), dealer.device_counts, program.tables)
     assert float(total / weight) != pytest.approx(float(expected), rel=LOSS)
+
+
+def test_rows_of_one_document() -> None:
+    """Told so, tiles of all queries promise the plain causal mask to the kernel, and only those."""
+    tiles = ((0, 4, 12), (0, 4, 5), (4, 6, S), (0, 0, 0))
+    case = Case((TOKENS,), (tiles,), (1,), packed=False)
+    program, dealer = case.build()
+    assert [fact.dense_causal for fact in program.tiling.facts[0]] == [False, False, True, False]
+    rows = oracle.random_rows(np.random.default_rng(0), dealer.rows, S, 37, documents=1)
+    loss, grads, expected_loss, expected = gradients(case, rows)
+    assert loss == pytest.approx(float(expected_loss), rel=LOSS)
+    assert distance(grads, jax.tree.map(np.asarray, expected)) < GRADIENT
 
 
 def test_one_weighted_target_in_all() -> None:
