@@ -87,8 +87,3 @@ class Shares:
         parts = [np.take(packed[d], np.arange(size), axis) for d, size in enumerate(self.sizes)]
         order = np.concatenate(self.indices)
         return np.take(np.concatenate(parts, axis), np.argsort(order), axis)
-
-
-def even(total: int, parts: int) -> tuple[int, ...]:
-    """Sizes that differ by at most one, larger ones first."""
-    return tuple(total // parts + (part < total % parts) for part in range(parts))

@@ -84,17 +84,6 @@ class WeightSharding:
         return jax.tree.unflatten(tree, pieces)
 
 
-def gather(sharding: WeightSharding | Keep, shards: Any) -> Any:
-    """Differentiable gather: whole parameters forward, summed pieces of gradients backward."""
-
-    def forward(shards: Any) -> tuple[Any, Any]:
-        return sharding.gather(shards), shards
-
-    run = jax.custom_vjp(sharding.gather)
-    run.defvjp(forward, lambda shards, grads: (sharding.scatter(grads, shards),))
-    return run(shards)
-
-
 def _is_shard(node: Any) -> bool:
     return isinstance(node, Shard)
 

@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from sharding.placement import Placement, parse, single
-from sharding.weights import Keep, Shard, WeightSharding, gather
+from sharding.weights import Keep, Shard, WeightSharding
 
 SIZES = [(5, 3, 1, 1), (0, 7, 0, 2), (13, 0, 0, 0), (1, 1, 0, 0), (2, 2, 2, 2)]
 
@@ -132,8 +132,8 @@ def test_gathered_weights_are_whole_and_gradients_add(n: int, shapes: tuple[tupl
     def device(pieces: Any, factor: Any) -> Any:
         shards = [Shard(p[0], -w.ndim, w.shape[0]) for p, w in zip(pieces, wholes, strict=True)]
         sharding = WeightSharding("seq", n)
-        out, vjp = jax.vjp(lambda s: gather(sharding, s), shards)
-        (grads,) = vjp([o * factor[0] for o in out])
+        out = sharding.gather(shards)
+        grads = sharding.scatter([o * factor[0] for o in out], shards)
         return [o[None] for o in out], [g.value[None] for g in grads]
 
     mesh = jax.make_mesh((n,), ("seq",), axis_types=(AxisType.Auto,), devices=jax.devices()[:n])

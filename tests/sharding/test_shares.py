@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sharding.shares import Shares, even
+from sharding.shares import Shares
 
 SIZES = [(1,), (0,), (5, 3, 1, 1), (0, 7, 0), (13, 0, 0, 0), (1, 1, 0, 0), (2, 3, 5, 7, 11), (0, 0, 0), (97, 1)]
 
@@ -51,11 +51,6 @@ def test_contiguous_shares_do_not_balance_it() -> None:
     """The twin: the last contiguous half does three quarters of the causal work."""
     index = Shares((500, 500), striped=False).indices[1]
     assert np.sum(index + 0.5) / (1000 * 1000 / 2) == pytest.approx(0.75)
-
-
-def test_even_sizes_differ_by_at_most_one() -> None:
-    assert even(7, 3) == (3, 2, 2)
-    assert even(2, 4) == (1, 1, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -18,5 +18,5 @@ def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
 
 
 def test_one_directory_for_both_is_held_once(tmp_path: Path) -> None:
-    with held(tmp_path, tmp_path / "."):
-        pass
+    with held(tmp_path / "run", tmp_path / "run" / "."):
+        assert (tmp_path / "run").is_dir()
