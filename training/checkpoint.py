@@ -5,6 +5,7 @@ another, and padded again for the plan that restores them.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,18 +109,18 @@ class Checkpoints:
         Raises:
             CheckpointError: it failed.
         """
-        if self._manager is None:
-            return
-        try:
-            self._manager.wait_until_finished()
-        except Exception as error:
-            raise CheckpointError(f"cannot save in {self.directory}: {_one_line(error)}") from error
+        if self._manager is not None:
+            self._finish(self._manager.wait_until_finished)
 
     def close(self) -> None:
-        """Wait and release orbax's threads."""
+        """Wait and release orbax's threads.
+
+        Raises:
+            CheckpointError: the last save failed.
+        """
         if self._manager is not None:
             self.wait()
-            self._manager.close()
+            self._finish(self._manager.close)
 
     def check(self, step: int, program: Program) -> None:
         """Raise a UsageError if a checkpoint is of another model."""
@@ -141,6 +142,12 @@ class Checkpoints:
             raise UsageError(f"checkpoint {path} is damaged ({_one_line(error)}): {REMOVE}") from error
         return rules.apply(_enter, program.stored, logical, program.shardings)
 
+    def _finish(self, finish: Callable[[], None]) -> None:
+        try:
+            finish()
+        except Exception as error:
+            raise CheckpointError(f"cannot save in {self.directory}: {_one_line(error)}") from error
+
     def _check_finite(self, step: int, state: State) -> None:
         """A step whose loss was finite may still leave values that are not."""
         for path, finite in jax.tree_util.tree_leaves_with_path(jax.device_get(_all_finite(state))):
@@ -151,7 +158,11 @@ class Checkpoints:
         if self._manager is None:
             quieten()
             options = ocp.CheckpointManagerOptions(
-                max_to_keep=self.keep, create=True, enable_async_checkpointing=True, cleanup_tmp_directories=True
+                max_to_keep=self.keep,
+                create=True,
+                enable_async_checkpointing=True,
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),  # else a failure is waited for
+                cleanup_tmp_directories=True,
             )
             self._manager = ocp.CheckpointManager(self.directory, options=options)
         return self._manager

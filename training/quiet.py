@@ -1,6 +1,7 @@
 """When a save or a restore fails, every thread of orbax has its say; what went wrong is raised, and told once."""
 
 import functools
+import inspect
 import logging
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ def quieten() -> None:
 
 
 def _unraisable(before: Callable[[Any], Any], found: Any) -> None:
-    """Drop what a reading or writing thread has to say to an event loop that has ended with an error."""
-    if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
+    """Drop what a reading or writing task has to say when its event loop has ended with an error."""
+    ended = isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"
+    if not (ended or inspect.iscoroutine(found.object)):
         before(found)
