@@ -9,6 +9,7 @@ import signal
 import sys
 
 from meshes.errors import UsageError
+from meshes.job import JobError
 from training.config import TrainConfig, parse
 
 
@@ -17,9 +18,9 @@ def main(argv: list[str]) -> int:
     try:
         config = parse(argv)
         return plan_only(config) if config.plan_only else train(config)
-    except UsageError as error:
+    except (UsageError, JobError) as error:
         print(f"train.py: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, UsageError) else error.code
     except KeyboardInterrupt:  # before the first step or after the last one: there is nothing to save
         return 128 + signal.SIGINT
 
@@ -36,25 +37,30 @@ def plan_only(config: TrainConfig) -> int:
 
 
 def train(config: TrainConfig) -> int:
-    """Plan, compile, train, evaluate, save and sample."""
+    """Join the job, plan, compile, train, evaluate, save and sample."""
     from training import setup
     from training.data import split
 
-    corpus = setup.load_data(config)
-    train_rows, held_out = split(corpus, config.seq_len)
-    cluster, devices = setup.find_cluster(config)
-    plan = setup.make_plan(config, cluster, corpus.vocab_size)
-    setup.check_writable(config)
-    devices = devices or setup.find_devices(cluster)
+    with setup.join(config) as job:
+        corpus = setup.load_data(config)
+        train_rows, held_out = split(corpus, config.seq_len)
+        cluster, devices = setup.find_cluster(config, job.alone)
+        if not devices:  # refuse what is wrong before JAX is asked
+            setup.make_plan(config, cluster, corpus.vocab_size)
+        setup.check_writable(config)
+        devices = devices or setup.find_devices(cluster, job.alone)
+        cluster, notes = setup.measured(config, job, cluster, devices, corpus.vocab_size)
+        plan = setup.make_plan(config, cluster, corpus.vocab_size, setup.owners(job, devices))
 
-    from training.checkpoint import CheckpointError
-    from training.loop import TrainingError
+        from training.checkpoint import CheckpointError
+        from training.loop import TrainingError
 
-    try:
-        return setup.run(config, plan, devices, corpus, train_rows, held_out)
-    except (TrainingError, CheckpointError) as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return 1
+        try:
+            return setup.run(config, job, plan, devices, corpus, train_rows, held_out, notes)
+        except (TrainingError, CheckpointError) as error:
+            print(f"train.py: {error}", file=sys.stderr)
+            job.leave(str(error), 1)
+            return 1
 
 
 if __name__ == "__main__":

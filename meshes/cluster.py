@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from meshes.curve import Curve
 from meshes.errors import UsageError
 from meshes.units import parse_bytes, positive
 
@@ -37,6 +38,29 @@ PEAK_FLOPS = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a process may use of this machine when the launcher slows it down. None is unlimited.
+
+    Args:
+        cpu_share: cores, 0.33 is a third of one.
+        memory: bytes; more ends the process. The planner plans with the devices' own memory instead.
+        link_rate: bytes a second, each way, between this process and the others.
+    """
+
+    cpu_share: float | None = None
+    memory: int | None = None
+    link_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.cpu_share is not None:
+            positive(self.cpu_share, "cpu_share of a process")
+        if self.memory is not None:
+            parse_bytes(self.memory, "memory of a process")
+        if self.link_rate is not None:
+            positive(self.link_rate, "link_rate of a process")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """One device.
 
@@ -46,6 +70,10 @@ class Device:
         speed: work per second relative to the other devices, positive.
         memory: bytes that the run may use; None is unlimited.
         host: the machine it is in; devices of one host share fast links.
+        process: number of the process that drives it, when `meshes.launch` starts one for each.
+        limits: of that process, enforced by `meshes.launch` and by nothing else: emulated devices of a single process
+            share its cores, whatever this says. None is unlimited.
+        curve: what it was measured to take for one model; None predicts from its speed.
     """
 
     name: str
@@ -53,6 +81,9 @@ class Device:
     speed: float = 1.0
     memory: int | None = None
     host: str = "local"
+    process: int = 0
+    limits: Limits | None = None
+    curve: Curve | None = None
 
     def __post_init__(self) -> None:
         positive(self.speed, f"speed of device {self.name}")
@@ -95,6 +126,7 @@ class Cluster:
         links: between named hosts; a link of a host with itself is what its devices share.
         flops_per_speed: FLOP/s that a device of speed 1.0 reaches.
         same_host, cross_host: the links that `links` does not name.
+        declared: whether somebody said how fast the devices are; otherwise their speeds are a guess, to be measured.
     """
 
     devices: tuple[Device, ...]
@@ -102,6 +134,7 @@ class Cluster:
     flops_per_speed: float = FLOPS_PER_SPEED
     same_host: Link = SAME_HOST
     cross_host: Link = CROSS_HOST
+    declared: bool = True
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -110,6 +143,7 @@ class Cluster:
         name, count = Counter(device.name for device in self.devices).most_common(1)[0]
         if count > 1:
             raise UsageError(f"{count} devices are called {name!r}: give each its own name")
+        self._check_processes()
         hosts = {device.host for device in self.devices}
         for link in self.links:
             if missing := [host for host in link.hosts if host not in hosts]:
@@ -161,7 +195,8 @@ class Cluster:
                     memory=None if memory is None else parse_bytes(memory[i], f"--memory value {i + 1}"),
                 )
                 for i in range(count)
-            )
+            ),
+            declared=speeds is not None,
         )
 
     @staticmethod
@@ -189,11 +224,21 @@ class Cluster:
                     speed=flops[i] / base,
                     memory=memory.get(kinds[i]),
                     host=f"process{device.process_index}",
+                    process=device.process_index,
                 )
                 for i, device in enumerate(devices)
             ),
             flops_per_speed=base,
+            declared=False,
         )
+
+    @cached_property
+    def processes(self) -> tuple[tuple[int, ...], ...]:
+        """Numbers of the devices of each process, in order."""
+        members: dict[int, list[int]] = {}
+        for number, device in enumerate(self.devices):
+            members.setdefault(device.process, []).append(number)
+        return tuple(tuple(members[process]) for process in sorted(members))
 
     def digest(self) -> str:
         """Hash of all the content, 16 hexadecimal digits, the same in every process and version."""
@@ -216,6 +261,15 @@ class Cluster:
             bandwidth=min(link.bandwidth for link in links),
             latency=max(link.latency for link in links),
         )
+
+    def _check_processes(self) -> None:
+        found = sorted({device.process for device in self.devices})
+        if found != [*range(len(found))]:
+            raise UsageError(f"the devices are in processes {found[:8]}: number the processes 0, 1, 2, ...")
+        for process, members in enumerate(self.processes):
+            if len({self.devices[number].limits for number in members}) > 1:
+                names = ", ".join(self.devices[number].name for number in members[:8])
+                raise UsageError(f"devices {names} of process {process} have different limits: a process has one")
 
     @cached_property
     def _named(self) -> dict[frozenset[str], Link]:

@@ -1,4 +1,4 @@
-"""Predicted seconds of a step, from analytic FLOPs and bytes. NumPy only.
+"""Predicted seconds of a step, from measured curves where every device has one, else from analytic FLOPs. NumPy only.
 
 A data group works in phases: the token phase (projections, MLP, logits), the attention phase (tiles), and the
 exchanges between them. Exchanges synchronise a group, so that a group's microbatch takes the sum over phases of its
@@ -28,6 +28,7 @@ class Grid:
         limit: bytes of memory of each device, infinite if unlimited [G, M].
         bandwidth, latency: of the worst link of each group [G].
         mesh_bandwidth, mesh_latency: of the worst link of the mesh.
+        curves: what each device was measured to take, [G, M] arrays; None if one of them was not.
     """
 
     order: np.ndarray
@@ -37,6 +38,7 @@ class Grid:
     latency: np.ndarray
     mesh_bandwidth: float
     mesh_latency: float
+    curves: "Curves | None" = None
 
     @staticmethod
     def of(cluster: Cluster, order: Sequence[Sequence[int]]) -> "Grid":
@@ -54,12 +56,43 @@ class Grid:
             latency=np.array([link.latency for link in links]),
             mesh_bandwidth=worst.bandwidth,
             mesh_latency=worst.latency,
+            curves=Curves.of(cluster, numbers),
         )
+
+    @cached_property
+    def unlimited(self) -> bool:
+        """Whether no device has a limit on its memory."""
+        return bool(np.all(np.isinf(self.limit)))
 
     @property
     def shape(self) -> tuple[int, int]:
         """Data groups, devices of a group."""
         return self.order.shape[0], self.order.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """The curves of a mesh's devices, `meshes.curve.Curve`, as arrays [G, M].
+
+    Args:
+        model: that all were measured with.
+        fixed, token, query, update: seconds.
+    """
+
+    model: str
+    fixed: np.ndarray
+    token: np.ndarray
+    query: np.ndarray
+    update: np.ndarray
+
+    @staticmethod
+    def of(cluster: Cluster, order: np.ndarray) -> "Curves | None":
+        """The curves of a device order; None unless all devices have one of the same model."""
+        curves = [device.curve for device in cluster.devices if device.curve is not None]
+        if len(curves) < len(cluster.devices) or len({curve.model for curve in curves}) > 1:
+            return None
+        parts = {n: np.array([getattr(c, n) for c in curves])[order] for n in ("fixed", "token", "query", "update")}
+        return Curves(model=curves[0].model, **parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +140,7 @@ class Seconds:
     Args:
         tokens, attention: of one microbatch on each device [G, M].
         communication: of one microbatch in each group [G].
-        reduction: of gradients and parameters over data groups, once a step.
+        reduction: of gradients and parameters over data groups, and of the optimizer, once a step.
     """
 
     tokens: np.ndarray
@@ -134,14 +167,19 @@ def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: 
     """
     exact = specialized or division.even_tokens
     rows, remat = workload.microbatch, workload.remat == "layer"
-    # Forward 1, backward 2; a switched backward recomputes its branch, and rematerialised layers run again.
-    passes = 3 + (not exact) + remat
-    token = passes * rows * workload.token_flops * division.tokens / grid.flops
-    # Blockwise attention's backward takes 5 matrix products where the forward takes 2 (Dao, FlashAttention-2, 2023).
-    query = (3.5 + remat) * rows * workload.layers * workload.query_flops
-    attention = query * division.queries * division.heads * _ring_padding(workload, division) / grid.flops
+    # Forward 1, backward 2, and rematerialised layers run again; a switched backward recomputes its branch.
+    passes, again = 3 + remat, not exact
+    tiles = division.queries * division.heads * _ring_padding(workload, division)
+    if grid.curves is not None and grid.curves.model == workload.model:
+        curves, works = grid.curves, division.tokens + tiles > 0
+        token = (1 + again / passes) * curves.token * division.tokens + curves.fixed * works
+        attention = curves.query * tiles
+    else:
+        token = (passes + again) * rows * workload.token_flops * division.tokens / grid.flops
+        # Blockwise attention's backward takes 5 matrix products where the forward takes 2 (Dao, FlashAttention-2).
+        attention = (3.5 + remat) * rows * workload.layers * workload.query_flops * tiles / grid.flops
     communication = weight_seconds(grid, workload) + exchange_seconds(grid, workload, division)
-    return Seconds(token, attention, communication, reduction_seconds(grid, workload))
+    return Seconds(token, attention, communication, once_seconds(grid, workload))
 
 
 def weight_seconds(grid: Grid, workload: Workload) -> np.ndarray:
@@ -158,6 +196,14 @@ def weight_seconds(grid: Grid, workload: Workload) -> np.ndarray:
     size = whole * (gathers * workload.compute_bytes + 4) * (devices - 1) / devices
     collectives = (gathers + 1) * (2 * workload.layers + 2)
     return size / grid.bandwidth + collectives * (devices - 1) * grid.latency
+
+
+def once_seconds(grid: Grid, workload: Workload) -> float:
+    """What a step does once: the exchange over data groups, and the optimizer where it was measured."""
+    exchanged = reduction_seconds(grid, workload)
+    if grid.curves is None or grid.curves.model != workload.model:
+        return exchanged
+    return exchanged + float(grid.curves.update.max()) * workload.parameters / grid.order.size
 
 
 def reduction_seconds(grid: Grid, workload: Workload) -> float:

@@ -1,16 +1,17 @@
-"""Predicted bytes of each device, from the arrays that live at the same time. NumPy only.
+"""Predicted bytes of each device: what is stored, gradients, and what a step computes with. NumPy only.
 
-An estimate to plan by, not an account of the compiler's buffers. Legend: arrays are [G data groups, M devices].
+Token ids and index tables are left out. Legend: arrays are [G data groups, M devices].
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
+from meshes.activations import FLOAT, Activations, looped
 from meshes.cost import Division, Grid
+from meshes.lengths import Lengths
 from meshes.workload import Workload
-
-LOGITS_AT_ONCE = 2**24  # float32 logits that the loss holds at a time; it works on chunks of tokens
 
 
 def bytes_needed(grid: Grid, workload: Workload, division: Division, *, specialized: bool = False) -> np.ndarray:
@@ -18,13 +19,27 @@ def bytes_needed(grid: Grid, workload: Workload, division: Division, *, speciali
 
     In one switched program every device allocates the arrays of the largest share in the mesh.
     """
-    sizes = [division.tokens, division.queries * division.heads, workload.seq_len * division.kv_heads]
-    if not specialized:
-        sizes = [np.full_like(size, size.max()) for size in sizes]
-    if division.kv == "ring":
-        sizes[2] = np.full_like(sizes[2], int(division.tokens.max()) * workload.kv_heads)
-    exact = specialized or division.even_tokens
-    return _bytes(grid, workload, *sizes, ring=division.kv == "ring", exact=exact)
+    own = _lengths(grid, workload, division)
+    room = own if specialized else own.widest()
+    plain = specialized or division.even_tokens
+    needed = _bytes(grid, workload, own, room, ring=division.kv == "ring", exact=plain, chained=specialized)
+    return needed if specialized else np.full_like(needed, needed.max())
+
+
+def stored_bytes(grid: Grid, workload: Workload) -> int:
+    """Bytes of each device between steps: float32 parameters and two moments, sharded over all devices."""
+    return 3 * FLOAT * -(-workload.parameters // grid.order.size)
+
+
+def state_bytes(grid: Grid, workload: Workload) -> int:
+    """What is stored, and gradients of each device's share of its group.
+
+    With several microbatches or groups there are two of those, sum and newest; with several groups the parameters of
+    that share, too.
+    """
+    groups = grid.shape[0]
+    copies = 1 + looped(workload, groups) + (groups > 1)
+    return stored_bytes(grid, workload) + copies * _gradient_bytes(grid, workload)
 
 
 def token_caps(grid: Grid, workload: Workload, division: Division, *, specialized: bool = False) -> np.ndarray:
@@ -32,15 +47,21 @@ def token_caps(grid: Grid, workload: Workload, division: Division, *, specialize
 
     Tiles stay as they are, except that aligned devices attend from the tokens that they own.
     """
-    ring, aligned = division.kv == "ring", division.aligned
-    rows, keys = division.queries * division.heads, workload.seq_len * division.kv_heads
-    if not specialized:
-        rows, keys = np.full_like(rows, rows.max()), np.full_like(keys, keys.max())
+    ring = division.kv == "ring"
+    own = _lengths(grid, workload, division)
+    if division.aligned:
+        whole = np.ones_like(own.heads)
+        own = replace(own, heads=whole * workload.heads, kv_heads=whole * workload.kv_heads)
+    room = own if specialized or division.aligned else own.widest()
 
     def needed(tokens: np.ndarray) -> np.ndarray:
-        here = tokens * workload.heads if aligned else rows
-        blocks = tokens * workload.kv_heads if ring else keys
-        return _bytes(grid, workload, tokens, here, blocks, ring=ring, exact=specialized)
+        changes = {"tokens": tokens, "arriving": _arriving(grid, workload, division, tokens)}
+        if division.aligned:
+            changes["queries"] = tokens
+        if ring:
+            changes["keys"] = tokens
+        here, wide = replace(own, **changes), replace(room, **changes)
+        return _bytes(grid, workload, here, wide, ring=ring, exact=specialized, chained=specialized)
 
     caps = _largest(workload.seq_len, grid.limit, needed)
     return caps if specialized and not ring else np.full_like(caps, caps.min())
@@ -48,12 +69,14 @@ def token_caps(grid: Grid, workload: Workload, division: Division, *, specialize
 
 def head_caps(grid: Grid, workload: Workload, division: Division, *, specialized: bool = False) -> np.ndarray:
     """Most heads of each device whose tiles span all tokens that its memory holds, int [G, M]; -1 where none."""
-    tokens = division.tokens if specialized else np.full_like(division.tokens, division.tokens.max())
+    own = _lengths(grid, workload, division)
+    if not specialized:
+        own = replace(own, tokens=np.full_like(own.tokens, own.tokens.max()))
 
     def needed(heads: np.ndarray) -> np.ndarray:
         kv = np.minimum(-(-heads * workload.kv_heads // workload.heads) + (heads > 0), workload.kv_heads)
-        rows, keys = heads * workload.seq_len, kv * workload.seq_len
-        return _bytes(grid, workload, tokens, rows, keys, ring=False, exact=specialized)
+        tile = replace(own, queries=own.keys, heads=heads, kv_heads=kv)
+        return _bytes(grid, workload, tile, tile, ring=False, exact=specialized, chained=specialized)
 
     caps = _largest(workload.heads, grid.limit, needed)
     return caps if specialized else np.full_like(caps, caps.min())
@@ -70,72 +93,49 @@ def _largest(most: int, limit: np.ndarray, needed: Callable[[np.ndarray], np.nda
 
 
 def _bytes(
-    grid: Grid,
-    workload: Workload,
-    tokens: np.ndarray,
-    rows: np.ndarray,
-    keys: np.ndarray,
-    *,
-    ring: bool,
-    exact: bool,
+    grid: Grid, workload: Workload, own: Lengths, room: Lengths, *, ring: bool, exact: bool, chained: bool
 ) -> np.ndarray:
-    """Bytes of devices that allocate the given tokens, tile rows (queries x heads) and key rows (keys x heads)."""
-    needed = (
-        state_bytes(grid, workload)
-        + _layer_bytes(workload, tokens, exact)
-        + _attention_bytes(workload, rows, keys)
-        + _exchange_bytes(workload, rows, keys, ring=ring, alone=grid.shape[1] == 1)
-        + _logits_bytes(workload, tokens)
+    """Bytes of devices that work on arrays of some lengths and allocate others."""
+    activations = Activations(
+        workload=workload,
+        own=own,
+        room=room,
+        devices=grid.shape[1],
+        groups=grid.shape[0],
+        exact=exact,
+        ring=ring,
+        chained=chained,
     )
+    needed = state_bytes(grid, workload) + activations.peak(_gradient_bytes(grid, workload))
     return needed.astype(np.int64)
 
 
-def state_bytes(grid: Grid, workload: Workload) -> int:
-    """Parameters, gradients, moments and gathered weights.
+def _gradient_bytes(grid: Grid, workload: Workload) -> int:
+    """Float32 gradients of one device's share of its group."""
+    return FLOAT * -(-workload.parameters // grid.shape[1])
 
-    float32 parameters, gradients and two moments are sharded over all devices. With several microbatches or groups,
-    a group's share of the gradients is held twice (sum and newest), of the parameters once. One piece of the model
-    is whole at a time: its weights and float32 gradients, and a copy of each as they travel.
+
+def _lengths(grid: Grid, workload: Workload, division: Division) -> Lengths:
+    """Lengths of local arrays; without work there is a row of padding."""
+    most = np.full_like(division.tokens, division.tokens.max())
+    return Lengths(
+        tokens=np.maximum(division.tokens, 1),
+        queries=np.maximum(division.queries, 1),
+        heads=np.maximum(division.heads, 1),
+        keys=most if division.kv == "ring" else np.full_like(most, workload.seq_len),
+        kv_heads=np.maximum(division.kv_heads, 1),
+        arriving=_arriving(grid, workload, division, most),
+    )
+
+
+def _arriving(grid: Grid, workload: Workload, division: Division, tokens: np.ndarray) -> np.ndarray:
+    """Key rows that an exchange brings to each device if the largest share has so many tokens.
+
+    Everybody sends as many as the largest share has; where tiles differ in heads, rounds of sends bring what the
+    largest tile reads, but only with one data group.
     """
-    groups, devices = grid.shape
-    looped = workload.microbatches > 1 or groups > 1
-    stored = 16 * -(-workload.parameters // (groups * devices))
-    group = 4 * -(-workload.parameters // devices) * ((groups > 1) + 2 * looped)
-    whole = max(workload.layer_parameters, workload.embedding_parameters)
-    return stored + group + whole * 2 * (workload.compute_bytes + 4)
-
-
-def _layer_bytes(workload: Workload, tokens: np.ndarray, exact: bool) -> np.ndarray:
-    """Activations of token work.
-
-    Kept of each layer: a plain program keeps the operands of its matrix products and nonlinearities (five arrays of
-    width D, attention's output, four of width F), a switched one its inputs, a rematerialised one the layer's input.
-    One layer at a time has all of them and their gradients.
-    """
-    width, out, wide = workload.d_model, workload.heads * workload.head_dim, workload.d_ff
-    full = 5 * width + out + 4 * wide
-    kept = width if workload.remat == "layer" else full if exact else width + out
-    return tokens * workload.microbatch * workload.compute_bytes * (workload.layers * kept + 2 * full)
-
-
-def _attention_bytes(workload: Workload, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Queries, outputs, log-sum-exps, keys and values of tiles: of every layer, or of one with rematerialisation."""
-    row = 2 * workload.head_dim * workload.compute_bytes + 4
-    key = 2 * workload.head_dim * workload.compute_bytes
-    layers = 1 if workload.remat == "layer" else workload.layers
-    return layers * workload.microbatch * (rows * row + keys * key)
-
-
-def _exchange_bytes(workload: Workload, rows: np.ndarray, keys: np.ndarray, *, ring: bool, alone: bool) -> np.ndarray:
-    """Messages and gradients in flight around the attention of one layer."""
-    number = workload.microbatch * workload.head_dim
-    if ring:  # blocks and their float32 gradients, twice as they turn; float32 sums of outputs and query gradients
-        return number * (4 * keys * (workload.compute_bytes + 4) + 2 * 4 * rows)
-    copies = 1 if alone else 2
-    return number * workload.compute_bytes * copies * (rows + 2 * keys)
-
-
-def _logits_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
-    """float32 logits of a chunk of tokens, and their gradient."""
-    chunk = np.minimum(tokens * workload.microbatch, max(LOGITS_AT_ONCE // workload.vocab_size, workload.microbatch))
-    return 2 * 4 * workload.vocab_size * chunk
+    kv_heads = int(division.kv_heads.max())
+    padded = grid.shape[1] * tokens * kv_heads
+    if grid.shape[0] > 1 or np.all(division.kv_heads == kv_heads):
+        return padded
+    return np.minimum(padded, workload.seq_len * kv_heads)

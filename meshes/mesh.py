@@ -36,13 +36,22 @@ def prepare(devices: int | None) -> None:
 def find(devices: int | None) -> list[jax.Device]:
     """The devices to use: the accelerators if there are enough of them, else emulated CPU devices.
 
+    In a job of several processes, all devices of all processes.
+
     Raises:
-        UsageError: this process sees accelerators of several kinds, which one program cannot serve.
+        UsageError: this process sees accelerators of several kinds, which one program cannot serve; or the processes
+            have another number of devices.
     """
     found = jax.devices()
-    if devices is not None:
+    if jax.process_count() > 1:
+        if devices is not None and len(found) != devices:
+            raise UsageError(
+                f"{devices} devices are described, but the {jax.process_count()} processes of the job have"
+                f" {len(found)}: start one process for each device, or describe the devices that there are"
+            )
+    elif devices is not None:
         found = (found if len(found) >= devices else jax.devices("cpu"))[:devices]
-    if devices is not None and len(found) < devices:
+    if jax.process_count() == 1 and devices is not None and len(found) < devices:
         raise UsageError(
             f"--devices {devices}, but JAX started with {len(found)} CPU devices: unset JAX_NUM_CPU_DEVICES"
         )
@@ -71,6 +80,6 @@ def make_mesh(order: Sequence[Sequence[int]], devices: Sequence[jax.Device]) -> 
     return Mesh(grid, AXES, axis_types=(AxisType.Auto, AxisType.Auto))
 
 
-def processes() -> int:
-    """Number of processes of the job."""
-    return jax.process_count()
+def owners(devices: Sequence[jax.Device]) -> tuple[int, ...]:
+    """The number of the process that has each device."""
+    return tuple(device.process_index for device in devices)

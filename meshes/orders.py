@@ -1,18 +1,23 @@
 """Which devices make a data group."""
 
 import heapq
-from collections.abc import Iterable
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from meshes.cluster import Cluster
 
 Order = tuple[tuple[int, ...], ...]
+FEW_SPLITS = 40  # up to here every split is tried
 
 
 def orders(cluster: Cluster, groups: int) -> list[Order]:
     """Ways worth a try to split the devices into groups of equally many, deterministic.
 
     Groups as fast as each other; groups of like devices; groups of devices of one host; groups as the cluster names
-    its devices. In a group faster devices come first, and groups come fastest first; equal devices keep their order.
+    its devices; and where the ways are few, all of them but for exchanges of equal devices. In a group faster devices
+    come first, and groups come fastest first; equal devices keep their order.
 
     Args:
         cluster: the devices.
@@ -31,7 +36,10 @@ def orders(cluster: Cluster, groups: int) -> list[Order]:
         _runs(near, size),
         _runs([*range(len(alike))], size),
     ]
-    return list(dict.fromkeys(_arranged(cluster, order) for order in found))
+    if 1 < _splits_count(len(alike), size) <= FEW_SPLITS:
+        found += _splits(alike, size)
+    arranged = list(dict.fromkeys(_arranged(cluster, order) for order in found))
+    return list({_kinds(cluster, order): order for order in reversed(arranged)}.values())[::-1]
 
 
 def _sorted(cluster: Cluster, devices: Iterable[int]) -> list[int]:
@@ -45,6 +53,30 @@ def _memory(cluster: Cluster, device: int) -> float:
 
 def _runs(devices: list[int], size: int) -> list[list[int]]:
     return [devices[i : i + size] for i in range(0, len(devices), size)]
+
+
+def _splits_count(devices: int, size: int) -> int:
+    groups = devices // size
+    return math.factorial(devices) // (math.factorial(size) ** groups * math.factorial(groups))
+
+
+def _splits(devices: list[int], size: int) -> Iterator[list[list[int]]]:
+    """All ways to split devices into groups of a size."""
+    if not devices:
+        yield []
+        return
+    first, others = devices[0], devices[1:]
+    for more in itertools.combinations(others, size - 1):
+        for rest in _splits([d for d in others if d not in more], size):
+            yield [[first, *more], *rest]
+
+
+def _kinds(cluster: Cluster, order: Order) -> Order:
+    """What an order is but for exchanges of equal devices: of each group, the first device equal to each of its own."""
+    kinds = [replace(device, name="", process=0) for device in cluster.devices]
+    alike = {kind: d for d, kind in reversed([*enumerate(kinds)])}
+    first = [alike[kind] for kind in kinds]
+    return tuple(sorted(tuple(sorted(first[d] for d in group)) for group in order))
 
 
 def _balanced(cluster: Cluster, devices: list[int], groups: int) -> list[list[int]]:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from meshes import plan_rules, strict_json, table
 from meshes.cluster import Cluster, digest
@@ -112,10 +113,14 @@ class Plan:
             raise UsageError(message if message.startswith(name) else f"{name}: {message}") from None
         return plan
 
-    def digest(self) -> str:
-        """Hash of what decides a run, 16 hexadecimal digits: all but the predictions, which no device reads."""
+    def decisions(self) -> dict[str, Any]:
+        """What decides a run, as JSON values: all but the predictions, which no device reads."""
         predicted = ("predictions", "even_step_seconds", "step_seconds")
-        return digest({key: value for key, value in asdict(self).items() if key not in predicted})
+        return {key: value for key, value in asdict(self).items() if key not in predicted}
+
+    def digest(self) -> str:
+        """Hash of the decisions, 16 hexadecimal digits."""
+        return digest(self.decisions())
 
     def table(self) -> str:
         """The plan as plain text, one line for each device."""

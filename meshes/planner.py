@@ -13,6 +13,7 @@ from meshes.cost import Division
 from meshes.minimax import shares_minimax
 from meshes.plan import DevicePrediction, Plan, Tile
 from meshes.plan_rules import kinds
+from meshes.refinement import refine
 from meshes.remedies import nothing_fits
 from meshes.request import AskedAttention, AskedKeysValues, AskedPlacement, Request
 from meshes.workload import PlacementMode, Workload
@@ -47,6 +48,7 @@ def plan(
     """
     request = Request(attention=attention, data_groups=data_groups, placement=placement, kv=kv)
     found = search(cluster, workload, request)
+    refine(found)
     best = found.best
     if best is None:
         raise nothing_fits(cluster, workload, request, found.closest)

@@ -1,9 +1,11 @@
 """What has to be computed: sizes of the transformer and of the batch, and what follows from them."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Literal
 
+from meshes.cluster import digest
 from meshes.errors import UsageError
 
 Attention = Literal["context", "head", "hybrid"]
@@ -48,6 +50,11 @@ class Workload:
             raise UsageError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}: change one of them")
         if self.remat not in ("none", "layer"):
             raise UsageError(f"remat is {self.remat!r}: it is none or layer")
+
+    @cached_property
+    def model(self) -> str:
+        """Digest of all but the batch size: names what a device was measured with."""
+        return digest({key: value for key, value in asdict(self).items() if key != "batch_size"})
 
     @property
     def microbatches(self) -> int:

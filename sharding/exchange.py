@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sharding.chain import signal, wait
 from sharding.routes import Form, Leg, Rows, crossings, legs, message_sizes, schedule
 
 Tables = dict[str, Any]
@@ -61,8 +62,9 @@ class Exchange:
         Returns:
             [B, wanted, C] in the order of `want`; rows beyond this device's own are zero.
         """
-        if self.form == "none":
-            return rows_BRC
+        if self.form == "none":  # what a device without rows has is padding, of other sizes before and after
+            own = rows_BRC[:, :wanted]
+            return jnp.pad(own, ((0, 0), (0, wanted - own.shape[1]), (0, 0)))
         forward, backward = self.legs
         had = rows_BRC.shape[1]
 
@@ -151,7 +153,7 @@ def _permuted(leg: Leg, source: jax.Array, tables: Tables, axis_name: str) -> ja
     parts: list[jax.Array] = []
     start = 0
     for pairs, size in leg.rounds:
-        message = jnp.take(source, tables["send"][start : start + size], axis=1)
+        message = wait(jnp.take(source, tables["send"][start : start + size], axis=1), signal(parts[-1:]))
         parts.append(lax.ppermute(message, axis_name, pairs))
         start += size
     return jnp.concatenate(parts, axis=1) if parts else source[:, :0]

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sharding.chain import signal, wait
 from sharding.weights import Keep, WeightSharding
 
 Mode = Literal["single", "uniform", "switched", "specialized"]
@@ -54,6 +55,11 @@ class Placement:
         """Length of a named axis of local arrays in this process's program."""
         sizes = self.sizes[name]
         return int(sizes.max()) if self.mode == "switched" else int(sizes[self.mine[0]])
+
+    @property
+    def chained(self) -> bool:
+        """Whether collectives must be tied into one order, because other processes compile other sizes."""
+        return self.mode == "specialized"
 
     def trim(self, array: jax.Array, axis: int, name: str) -> jax.Array:
         """Cut a padded local input to the extent of the named axis."""
@@ -99,7 +105,7 @@ class Placement:
         exact = len(self._kinds(names, None)) == 1
         if exact and isinstance(self.weights, Keep):
             return lambda weights, *arrays: fn(self.weights.gather(weights), *arrays)
-        run = _kept(fn, self.weights, len(outs)) if exact else self._recomputed(fn, names, ins, outs)
+        run = _kept(fn, self.weights, len(outs), self.chained) if exact else self._recomputed(fn, names, ins, outs)
 
         def call(weights: Any, *arrays: jax.Array) -> Any:
             out = run(weights, arrays)
@@ -241,29 +247,42 @@ def _resize(array: jax.Array, axes: Axes, sizes: dict[str, int]) -> jax.Array:
 
 
 def _kept(
-    fn: Work, sharding: "WeightSharding | Keep", outputs: int
+    fn: Work, sharding: "WeightSharding | Keep", outputs: int, chained: bool
 ) -> Callable[[Any, tuple[jax.Array, ...]], tuple[jax.Array, ...]]:
-    """`fn` of sharded weights at exact sizes: residuals are kept, whole weights are gathered twice instead."""
+    """`fn` of sharded weights at exact sizes: residuals are kept, whole weights are gathered twice instead.
+
+    Chained, weights are gathered after the collectives that the arrays or cotangents come from, and cotangents go on
+    after gradients are scattered.
+    """
+
+    def arrived(arrays: Any) -> jax.Array | None:
+        floats = [a for a in jax.tree.leaves(arrays) if jnp.issubdtype(a.dtype, jnp.floating)]
+        return signal(floats) if chained else None
+
+    def tied(tree: Any, before: jax.Array | None) -> Any:
+        return tree if before is None else wait(tree, before)
 
     def whole(weights: Any, arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         out = fn(weights, *arrays)
         return out if outputs > 1 else (out,)
 
     def forward(shards: Any, arrays: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], Any]:
-        weights = sharding.gather(shards)
-        out, vjp = jax.vjp(whole, weights, arrays)
+        before = arrived(arrays)
+        weights = sharding.gather(tied(shards, before))
+        leaves, tree = jax.tree.flatten(weights)  # each an argument, so that residuals that are weights can be told
+        out, vjp = jax.vjp(lambda arrays, *leaves: whole(jax.tree.unflatten(tree, leaves), arrays), arrays, *leaves)
         saved: Any = vjp
-        count = len(jax.tree.leaves(weights))
-        saved.args_res = [None if i < count and isinstance(r, jax.Array) else r for i, r in enumerate(saved.args_res)]
-        return out, (saved, shards)
+        saved.args_res = [None if i > 0 and isinstance(r, jax.Array) else r for i, r in enumerate(saved.args_res)]
+        return out, (saved, shards, before)
 
     def backward(residual: Any, cotangents: tuple[jax.Array, ...]) -> tuple[Any, Any]:
-        vjp, shards = residual
-        weights = jax.tree.leaves(sharding.gather(shards))
-        vjp.args_res = [weights[i] if r is None else r for i, r in enumerate(vjp.args_res)]
-        grads, arrays = vjp(cotangents)
-        return sharding.scatter(grads, shards), arrays
+        vjp, shards, before = residual
+        weights = jax.tree.leaves(sharding.gather(tied(tied(shards, before), arrived(cotangents))))
+        vjp.args_res = [weights[i - 1] if r is None else r for i, r in enumerate(vjp.args_res)]
+        arrays, *grads = vjp(cotangents)
+        pieces = sharding.scatter(grads, shards)
+        return pieces, tuple(a if a.dtype == jax.dtypes.float0 else tied(a, arrived(pieces)) for a in arrays)
 
-    run = jax.custom_vjp(lambda shards, arrays: whole(sharding.gather(shards), arrays))
+    run = jax.custom_vjp(lambda shards, arrays: forward(shards, arrays)[0])
     run.defvjp(forward, backward)
     return run

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sharding.chain import signal, wait
 from sharding.placement import Placement
 
 
@@ -40,7 +41,8 @@ def ring(
     Returns:
         Outputs of own tokens [B, T, H, E].
     """
-    turn = _Turn(axis_name, *placement.sizes["T"].shape)
+    groups, devices = placement.sizes["T"].shape
+    turn = _Turn(axis_name, groups, devices, placement.chained)
     parts = _Parts(placement, kernel, kv_of_head)
 
     def forward(q: Any, k: Any, v: Any, *marks: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
@@ -61,7 +63,7 @@ def ring(
             dq, dkv, block = carry
             part = parts.backward(q, o, lse, do, *block, *marks)
             dkv = tuple(a + b for a, b in zip(dkv, part[1:], strict=True))
-            dkv, block = turn((dkv, block))
+            block, dkv = turn((block, dkv))
             return (dq + part[0], dkv, block), None
 
         dq, dk, dv = (jnp.zeros(a.shape, jnp.float32) for a in (q, k, v))
@@ -87,9 +89,14 @@ class _Turn:
     axis_name: str
     groups: int
     devices: int
+    chained: bool
 
     def __call__(self, arrays: Any) -> Any:
-        return jax.tree.map(self._permute if self.groups == 1 else self._swap, arrays)
+        leaves, tree = jax.tree.flatten(arrays)
+        move = self._permute if self.groups == 1 else self._swap
+        for n, leaf in enumerate(leaves):
+            leaves[n] = move(wait(leaf, signal(leaves)) if self.chained else leaf)
+        return jax.tree.unflatten(tree, leaves)
 
     def _permute(self, array: jax.Array) -> jax.Array:
         pairs = [(m, (m + 1) % self.devices) for m in range(self.devices)]

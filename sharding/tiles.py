@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sharding import exchange
+from sharding.chain import follow
 from sharding.exchange import Exchange
 from sharding.placement import Placement
 from sharding.ring import ring
@@ -75,23 +76,27 @@ class Tiling:
 
     @cached_property
     def facts(self) -> np.ndarray:
-        """A `Fact` for every device, object array [data groups, devices]."""
+        """A `Fact` for every device, object array [data groups, devices]; an empty tile has a query of padding."""
         out = np.empty((len(self.tiles), len(self.tiles[0])), object)
         for at in np.ndindex(*out.shape):
             start, stop, queries = self.tiles[at[0]][at[1]]
+            stop = max(stop, start + 1)
             kv = [h * self.kv_heads // self.heads for h in range(start, stop)]
-            first = kv[0] if kv else 0
             dense = not self.packed and queries == self.seq_len
-            out[at] = Fact(queries, stop - start, len(set(kv)), tuple(h - first for h in kv), dense)
+            out[at] = Fact(max(1, queries), stop - start, len(set(kv)), tuple(h - kv[0] for h in kv), dense)
         return out
 
     @cached_property
     def sizes(self) -> dict[str, np.ndarray]:
-        """Local lengths by axis name: T own tokens, Q queries, R query rows, W key rows."""
+        """Local lengths by axis name: T own tokens, Q queries, R query rows, W key rows.
+
+        None is zero: a device without work computes a row of padding, because the compiler would drop the collectives
+        of empty arrays, and the other devices would wait for it.
+        """
         facts = self.facts
         each = np.vectorize
         return {
-            "T": np.array(self.tokens),
+            "T": np.maximum(1, np.array(self.tokens)),
             "Q": each(lambda f: f.queries, otypes=[int])(facts),
             "R": each(lambda f: f.queries * f.heads, otypes=[int])(facts),
             "W": each(lambda f: self.seq_len * f.kv_heads, otypes=[int])(facts),
@@ -163,6 +168,8 @@ def attend(
     kv_BRE = jnp.concatenate([k_BTKE, v_BTKE], axis=-1).reshape(batch, tokens * k_BTKE.shape[2], 2 * width)
     moves = tiling.exchanges
     q_BRE = moves["q"](q_BRE, tables["q"], placement.extent("R"))
+    if placement.chained:
+        kv_BRE = follow(kv_BRE, q_BRE)
     kv_BWE = moves["kv"](kv_BRE, tables["kv"], placement.extent("W"))
     q_index_Q = placement.trim(tables["query_index"], 0, "Q")
     o_BRE = _tile(placement, kernel, tiling.facts, q_BRE, kv_BWE, q_index_Q, segment_BS)

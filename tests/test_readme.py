@@ -25,7 +25,8 @@ BYTES = 257  # tokens of text
 
 def blocks(text: str, language: str = "") -> list[str]:
     """Contents of the fenced code blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [content for name, content in found if name == language]
 
 
 def notebook_lines(path: Path) -> list[str]:
@@ -37,11 +38,23 @@ def commands() -> list[str]:
     """Every line that starts the program, in the README and in the notebooks."""
     lines = [line for block in blocks(README) for line in block.splitlines()]
     lines += [line.lstrip("!") for path in NOTEBOOKS for line in notebook_lines(path)]
-    return [line for line in lines if line.startswith("python train.py")]
+    return [line for line in lines if re.search(r"python (train\.py|-m meshes\.launch)", line) and "pip" not in line]
 
 
 def arguments(command: str) -> list[str]:
-    return shlex.split(command, comments=True)[2:]
+    """Flags of train.py, however it is started."""
+    words = shlex.split(command, comments=True)
+    return words[words.index("--" if "meshes.launch" in words else "train.py") + 1 :]
+
+
+def test_all_ways_to_start_are_looked_at() -> None:
+    assert {line.split()[0].partition("=")[0] for line in commands()} >= {
+        "python",
+        "srun",
+        "mpirun",
+        "JAX_COORDINATOR_ADDRESS",
+    }
+    assert arguments("python -m meshes.launch --cluster c.toml -- --steps 1") == ["--steps", "1"]
 
 
 @pytest.mark.parametrize("line", [INSTALL, TEST])
@@ -68,7 +81,8 @@ def test_files_that_are_named_exist() -> None:
 
 
 def test_every_benchmark_is_named() -> None:
-    scripts = {path.name for path in (ROOT / "benchmarks").glob("*.py")} - {"report.py"}
+    shared = {"report.py", "slowed.py", "exhaustive.py"}
+    scripts = {path.name for path in (ROOT / "benchmarks").glob("*.py")} - shared
     assert scripts == set(re.findall(r"python benchmarks/(\w+\.py)", README))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from meshes.errors import UsageError
+from meshes.picture import SUFFIXES
 
 if TYPE_CHECKING:
     from training.config import TrainConfig
@@ -76,6 +77,8 @@ def _plan(config: TrainConfig) -> Iterator[str]:
     given = [_flag(name) for name in names if getattr(config, name) != "auto"]
     if config.plan is not None and given:
         yield f"--plan {config.plan} already fixes {', '.join(given)}: leave out one or the other"
+    if config.plan_picture is not None and config.plan_picture.suffix.lower() not in SUFFIXES:
+        yield f"--plan-picture {config.plan_picture}: name a file that ends in {' or '.join(SUFFIXES)}"
 
 
 def _model(config: TrainConfig) -> Iterator[str]:

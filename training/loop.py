@@ -5,6 +5,7 @@ import json
 import math
 import platform
 import signal
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -15,10 +16,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshes import control
+from meshes.errors import UsageError
+from meshes.job import Job
 from meshes.plan import Plan
+from models.transformer import Batch
+from sharding import agreement
 from training import optimizer
 from training.batches import Dealer
 from training.checkpoint import Checkpoints
+from training.comparison import Comparer
 from training.config import TrainConfig
 from training.data import EvalBatches, TrainStream
 from training.evaluation import held_out_loss
@@ -65,6 +72,7 @@ class Training:
 
     Args:
         config: the flags, directories resolved.
+        job: this process among those of the run.
         plan: who does what.
         program: what is compiled.
         stream: batches of training rows.
@@ -73,10 +81,12 @@ class Training:
         state: stored arrays after `done` steps.
         done: steps already done.
         reporter: for people.
+        comparer: measures beside the steps; None where devices share cores, so that it would say nothing.
         stop: whether to end early.
     """
 
     config: TrainConfig
+    job: Job
     plan: Plan
     program: Program
     stream: TrainStream
@@ -85,9 +95,11 @@ class Training:
     state: State
     done: int
     reporter: Reporter
+    comparer: Comparer | None
     stop: Stop
     _pending: tuple[int, dict[str, jax.Array]] | None = field(default=None, init=False)
     _clock: float = field(default=0.0, init=False)
+    _seconds: list[float] = field(default_factory=list, init=False)
 
     def run(self) -> None:
         """Train to the last step, or until asked to stop; evaluate and save on the way.
@@ -98,13 +110,11 @@ class Training:
         """
         config, work = self.config, self.plan.workload
         self.dealer = Dealer(self.program.mesh, self.program.tiling, work.microbatch, self.plan.microbatches)
-        self._step, self._evaluate = self.program.train_step(), self.program.eval_step()
         rate = optimizer.schedule(config.schedule, config.lr, config.warmup, config.steps)
         self._rates = jax.device_get(jax.jit(jax.vmap(rate))(np.arange(config.steps)))
         self.metrics, self.evaluations = (self._lines(name) for name in ("metrics.jsonl", "evaluations.jsonl"))
         tables, counts = self.program.tables, self.dealer.device_counts
-        start, self._clock = self.done, time.monotonic()
-        saved = start
+        start = saved = self.done
         ahead = self.stream.prefetch(self.done, config.steps - self.done, self.dealer.my_rows)
         files = (closing(file) for file in (ahead, self.metrics, self.evaluations, self.checkpoints))
         with ExitStack() as stack, jax.transfer_guard("disallow"):
@@ -112,21 +122,48 @@ class Training:
                 stack.enter_context(file)
             for rows in ahead:
                 batch = self.dealer(rows)
+                if self.done == start:
+                    self._compile(batch)
                 self.state, metrics = self._step(self.state, batch, counts, tables)
                 self.done += 1
+                self.job.mark()
                 self._report((self.done, metrics))
                 if config.save_every and self.done % config.save_every == 0:
                     saved = self._save()
                 if config.eval_every and self.done % config.eval_every == 0:
                     self._held_out()
-                if self.stop.signal:
+                if self._last():
                     break
             self._report(None)
             if self.done > saved:
                 self._save()
+            if not self.stop.signal:
+                self._compare_at_end()
             evaluated = self.done == start or (config.eval_every and self.done % config.eval_every == 0)
             if not self.stop.signal and not evaluated:
                 self._held_out()
+            control.throttle(False)
+
+    def _compile(self, batch: Batch) -> None:
+        """Compile both programs, and make sure that all processes will run the same collectives."""
+        tables, counts = self.program.tables, self.dealer.device_counts
+        self._step = self.program.train_step().lower(self.state, batch, counts, tables).compile()
+        self._evaluate = self.program.eval_step().lower(self.state["params"], batch, counts, tables).compile()
+        if not self.job.alone:
+            for name, compiled in (("training step", self._step), ("evaluation", self._evaluate)):
+                agree(self.job, name, agreement.collectives(compiled))
+        if self.comparer is not None:
+            self.comparer.prepare()
+        self.job.exchange("compiled", True)
+        control.throttle(True)
+        self._clock = time.monotonic()
+
+    def _last(self) -> bool:
+        """Whether the run ends with this step because a process was asked to stop."""
+        last = self.job.stop_after(self.done, self.stop.signal)
+        if last is not None:
+            self.stop.signal = last[1]
+        return last is not None and self.done >= last[0]
 
     def _lines(self, name: str) -> MetricsFile:
         """A file of the run directory, written by the first process."""
@@ -139,8 +176,10 @@ class Training:
         if pending is None:
             return
         step, metrics = pending[0], {name: float(value) for name, value in jax.device_get(pending[1]).items()}
+        self.job.mark()
         now = time.monotonic()
         seconds, self._clock = now - self._clock, now
+        self._seconds.append(seconds)
         tokens = int(metrics["tokens"])
         if tokens and not all(math.isfinite(metrics[name]) for name in ("loss", "grad_norm")):
             raise TrainingError(
@@ -158,8 +197,27 @@ class Training:
             tokens=tokens,
             step_seconds=seconds,
             tokens_per_second=tokens / seconds,
+            **self._compared(step),
         )
         self.reporter.step(step, loss, tokens / seconds)
+
+    def _compared(self, step: int) -> dict[str, Any]:
+        """Every so many steps, what the plan predicted and what is measured now."""
+        every = self.config.compare_every
+        if self.comparer is None or not every or step % every:
+            return {}
+        found = self.comparer.compare(f"at step {step}", statistics.median(self._seconds))
+        self._seconds.clear()
+        self._clock = time.monotonic()
+        return {"plan": found.to_dict()}
+
+    def _compare_at_end(self) -> None:
+        """Tell how the plan came true."""
+        seconds = self._seconds[1:] or self._seconds
+        if self.comparer is None or not seconds:
+            return
+        for line in self.comparer.compare("at the end", statistics.median(seconds)).lines():
+            self.reporter.say(line)
 
     def _save(self) -> int:
         """Save what is known to be good."""
@@ -170,7 +228,8 @@ class Training:
             "config": self.config.to_dict(),
             "plan": json.loads(self.plan.to_json()),
         }
-        self.checkpoints.save(self.done, self.state, self.program, about)
+        with self.job.working_alone():
+            self.checkpoints.save(self.done, self.state, self.program, about)
         self._clock = time.monotonic()
         return self.done
 
@@ -178,7 +237,7 @@ class Training:
         """Evaluate, unless a signal comes in between: what has been trained is saved first."""
         self._report(None)
         args = (self._evaluate, self.state["params"], self.program.tables, self.dealer, self.batches)
-        loss = held_out_loss(*args, stop=lambda: bool(self.stop.signal))
+        loss = held_out_loss(*args, stop=lambda: self.job.alone and bool(self.stop.signal))
         if loss is None:
             return
         if not math.isfinite(loss):
@@ -189,6 +248,20 @@ class Training:
         self.evaluations.write(step=self.done, loss=loss, rows=self.batches.row_count)
         self.reporter.say(f"step {self.done:>6}  held-out loss {loss:.4f} over {self.batches.row_count} rows")
         self._clock = time.monotonic()
+
+
+def agree(job: Job, name: str, mine: tuple[agreement.Collective, ...]) -> None:
+    """Refuse to run a program whose collectives differ between processes: it would hang.
+
+    Raises:
+        UsageError: names the first collective that differs.
+    """
+    if len({*job.exchange(f"digest of the collectives of the {name}", agreement.digest(mine))}) == 1:
+        return
+    found = job.exchange(f"collectives of the {name}", agreement.to_json(mine))
+    lists = {str(p): agreement.from_json(t) for p, t in zip(job.processes, found, strict=True)}
+    if difference := agreement.first_difference(lists):
+        raise UsageError(f"{name}: {difference}")
 
 
 def write_records(run_dir: Path, config: TrainConfig, plan: Plan) -> None:

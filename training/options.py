@@ -19,6 +19,8 @@ class RunFlags:
     """Seed of the parameters and of the order of the data; 0 to 4294967295."""
     log_every: int = 10
     """Steps between lines of progress on the terminal; metrics.jsonl has every step."""
+    compare_every: int = 0
+    """Steps between comparisons of each device's measured work with the plan's, in metrics.jsonl. 0: at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,8 @@ class DeviceFlags:
     """Memory of each device, such as 24GB,24GB,12GB,12GB; GB is 10^9 bytes, GiB 2^30. None: what the device says."""
     cluster: Path | None = None
     """TOML file that describes devices and links."""
+    profile: Literal["auto", "always", "never"] = "auto"
+    """Measure devices and links first: always, never, or if nobody says how fast they are (auto; kept for later)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,8 @@ class PlanFlags:
     """Use the plan in this JSON file instead of making one."""
     plan_out: Path | None = None
     """Write the plan to this JSON file too."""
+    plan_picture: Path | None = None
+    """Draw the plan into this file, .png or .svg: what each device does in a step, and the tiles of attention."""
     plan_only: bool = False
     """Print the plan and stop before training."""
 

@@ -17,6 +17,7 @@ from sharding.placement import Placement
 from sharding.tiles import Tiling
 from training import optimizer
 from training.config import TrainConfig
+from training.segments import Segments
 from training.step import Program
 
 UNROLLED = 8  # layers that one device's program may hold one by one
@@ -60,6 +61,17 @@ def model(config: TrainConfig, vocab_size: int) -> TransformerConfig:
     return TransformerConfig(vocab_size=vocab_size, tied=config.tied_embedding, **sizes)
 
 
+def segments(config: TrainConfig, vocab_size: int) -> Segments:
+    """What one device computes, to be timed."""
+    return Segments(
+        config=model(config, vocab_size),
+        seq_len=config.seq_len,
+        microbatch=config.microbatch,
+        dtype=jnp.dtype(config.dtype),
+        optimizer=optimizer.adamw(lambda _: config.lr, config.weight_decay, config.clip_norm),
+    )
+
+
 def tiling(plan: Plan, ragged: bool = False, packed: bool = True) -> Tiling:
     """Token shares and attention tiles of a plan."""
     tiles = tuple(tuple((*tile.heads, tile.tokens) for tile in group) for group in plan.tiles)
@@ -69,8 +81,12 @@ def tiling(plan: Plan, ragged: bool = False, packed: bool = True) -> Tiling:
 
 
 def _unroll(plan: Plan) -> int:
-    """All of a few layers on one device; with branches for several kinds of devices, compiling would take too long."""
-    return plan.workload.layers if plan.placement == "single" and plan.workload.layers <= UNROLLED else 1
+    """All of a few layers on one device; with branches for several kinds of devices, compiling would take too long.
+
+    Not where they are rematerialised: one by one, the compiler sees that it has computed all that before, and keeps it.
+    """
+    work = plan.workload
+    return work.layers if plan.placement == "single" and work.remat == "none" and work.layers <= UNROLLED else 1
 
 
 def mesh_places(mesh: Mesh) -> tuple[tuple[int, int], ...]:

@@ -2,13 +2,19 @@
 compiled or written; JAX is first imported where the devices are looked at."""
 
 import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshes import environment, picture
 from meshes.cluster import Cluster
 from meshes.cost import Workload
 from meshes.errors import UsageError
+from meshes.job import Job, meet, member
 from meshes.plan import Plan
+from meshes.plan_rules import kinds
 from meshes.planner import plan as make
 from training.config import TrainConfig, resolve
 from training.data import Corpus, EvalBatches, PackedRows, TrainStream, load, resume
@@ -24,30 +30,113 @@ METRICS = "metrics.jsonl"
 DEFAULT_SPEEDS = (4.0, 2.0, 1.0, 1.0)  # emulated where the machine has one CPU device and nobody says otherwise
 
 
+MAY_DIFFER = ("config", "cluster", "plan", "data", "plan_out", "plan_picture")  # paths; what they hold must not
+
+
+def join(config: TrainConfig) -> AbstractContextManager[Job]:
+    """Meet the other processes of the job, if there are any, and agree on the flags.
+
+    Raises:
+        UsageError: the environment is not complete, or the processes were started with different flags.
+        JobError: they could not be reached.
+    """
+    seat = environment.find(os.environ)
+    if seat is None:
+        return member(Job())
+    from meshes import mesh
+
+    described = _described(config)
+    here = described.processes if described is not None else ()
+    given = "JAX_NUM_CPU_DEVICES" in os.environ or len(here) != seat.count
+    mesh.prepare(None if given else len(here[seat.number]))
+    return member(meet(seat), lambda job: job.agree("flags", _comparable(config)))
+
+
+def _comparable(config: TrainConfig) -> dict[str, Any]:
+    """Flags that all processes must have in common; of files, what they hold is compared."""
+    return {key: value for key, value in config.to_dict().items() if key not in MAY_DIFFER}
+
+
+def owners(job: Job, devices: "list[jax.Device]") -> tuple[int, ...]:
+    """The number of each device's process; empty if there is only one process."""
+    if job.alone:
+        return ()
+    from meshes import mesh
+
+    return mesh.owners(devices)
+
+
+def measured(
+    config: TrainConfig, job: Job, cluster: Cluster, devices: "list[jax.Device]", vocab_size: int
+) -> tuple[Cluster, tuple[str, ...]]:
+    """The cluster with measured speeds, curves and links, if `--profile` wants them; and lines about it.
+
+    Emulated devices of one process share its cores, so that `auto` leaves them alone.
+    """
+    emulated = job.alone and devices[0].platform == "cpu"
+    if config.profile == "never" or config.plan is not None:
+        return cluster, ()
+    if config.profile == "auto" and (cluster.declared or emulated or len(devices) == 1):
+        return cluster, ()
+    from training import profile, program
+
+    work = workload(config, vocab_size)
+    name = profile.key(cluster, devices, work)
+    kept = profile.load(name) if job.number == 0 and config.profile == "auto" else None
+    found = profile.decode(job.from_first("profile that is kept", kept and asdict(kept)))
+    if found is None:
+        found = profile.profile(job, cluster, devices, work, program.segments(config, vocab_size))
+        if job.number == 0:
+            profile.keep(name, found)
+    speeds = ", ".join(f"{d.name} {d.speed:g}" for d in found.cluster.devices)
+    return found.cluster, (f"measured speeds: {speeds}", *found.notes)
+
+
+def agree(job: Job, plan: Plan, devices: "list[jax.Device]", rows: PackedRows) -> None:
+    """Refuse to train if the processes have different devices, plans or data.
+
+    Raises:
+        UsageError: names the first difference.
+    """
+    if job.alone:
+        return
+    from meshes import mesh
+
+    job.agree("devices", asdict(plan.cluster))
+    job.agree("plans", plan.decisions())
+    job.agree("data", {"fingerprint": rows.fingerprint})
+    names: list[list[str]] = [[] for _ in range(job.count)]
+    for owner, device in zip(mesh.owners(devices), plan.cluster.devices, strict=True):
+        names[owner].append(device.name)
+    job.name_devices([", ".join(mine) for mine in names])
+
+
 def load_data(config: TrainConfig) -> Corpus:
     """The data set of `--data`."""
     return load(config.data, token_dtype=config.token_dtype, vocab_size=config.vocab_size)
 
 
-def find_cluster(config: TrainConfig) -> "tuple[Cluster, list[jax.Device]]":
+def find_cluster(config: TrainConfig, alone: bool = True) -> "tuple[Cluster, list[jax.Device]]":
     """The cluster that the flags describe; or what JAX finds, and then JAX's devices too."""
     cluster = _described(config)
     if cluster is not None:
         return cluster, []
     from meshes import mesh
 
-    mesh.prepare(len(DEFAULT_SPEEDS))
+    if alone:
+        mesh.prepare(len(DEFAULT_SPEEDS))
     devices = mesh.find(None)
-    if devices[0].platform == "cpu" and mesh.processes() == 1:
+    if devices[0].platform == "cpu" and alone:
         return Cluster.from_flags(speeds=DEFAULT_SPEEDS), devices
     return Cluster.from_jax_devices(devices), devices
 
 
-def find_devices(cluster: Cluster) -> "list[jax.Device]":
+def find_devices(cluster: Cluster, alone: bool = True) -> "list[jax.Device]":
     """JAX's devices for a cluster that the flags describe, in its order."""
     from meshes import mesh
 
-    mesh.prepare(len(cluster.devices))
+    if alone:
+        mesh.prepare(len(cluster.devices))
     return mesh.find(len(cluster.devices))
 
 
@@ -60,15 +149,42 @@ def _described(config: TrainConfig) -> Cluster | None:
     return Cluster.from_flags(devices=config.devices, speeds=config.speeds, memory=memory)
 
 
-def make_plan(config: TrainConfig, cluster: Cluster, vocab_size: int) -> Plan:
-    """The plan of `--plan`, or the planner's."""
+def make_plan(config: TrainConfig, cluster: Cluster, vocab_size: int, owners: Sequence[int] = ()) -> Plan:
+    """The plan of `--plan`, or the planner's.
+
+    Args:
+        config: the flags.
+        cluster: the devices.
+        vocab_size: of the data.
+        owners: the number of each device's process, in a job of several: each process then compiles its own sizes,
+            if the devices of each are of one kind.
+    """
     work = workload(config, vocab_size)
     if config.plan is not None:
         plan = Plan.load(config.plan)
         plan.check(cluster, work)
         return plan
     choices: dict[str, Any] = {name: getattr(config, name) for name in ("attention", "data_groups", "placement", "kv")}
+    if owners and config.placement == "auto":
+        plan = make(cluster, work, **choices | {"placement": "specialized"})
+        if _one_kind_each(plan, owners):
+            return plan
     return make(cluster, work, **choices)
+
+
+def _one_kind_each(plan: Plan, owners: Sequence[int]) -> bool:
+    """Whether the devices of each process have equal shares."""
+    flat = [
+        (owners[device], tokens, tile)
+        for order, shares, tiles in zip(plan.order, plan.tokens, plan.tiles, strict=True)
+        for device, tokens, tile in zip(order, shares, tiles, strict=True)
+    ]
+    for owner in set(owners):
+        tokens = tuple(share for process, share, _ in flat if process == owner)
+        tiles = tuple(tile for process, _, tile in flat if process == owner)
+        if len(kinds(plan.workload, (tokens,), (tiles,))) > 1:
+            return False
+    return True
 
 
 def workload(config: TrainConfig, vocab_size: int) -> Workload:
@@ -83,16 +199,18 @@ def check_writable(config: TrainConfig) -> None:
     """Refuse places that cannot be written, before anything is.
 
     Raises:
-        UsageError: `--run-dir`, `--checkpoint-dir` or `--plan-out` cannot be made or written.
+        UsageError: `--run-dir`, `--checkpoint-dir`, `--plan-out` or `--plan-picture` cannot be made or written.
     """
     directories = (("--run-dir", config.run_dir or Path("runs")), ("--checkpoint-dir", config.checkpoint_dir))
     for flag, path in directories:
         if path is not None and (reason := _unwritable(path)):
             raise UsageError(f"{flag} {path}: {reason}: name a directory that can be written")
-    if (out := config.plan_out) is not None:
+    for flag, out in (("--plan-out", config.plan_out), ("--plan-picture", config.plan_picture)):
+        if out is None:
+            continue
         reason = "it is a directory" if out.is_dir() else "" if os.path.exists(out.parent) else "no such directory"
         if reason := reason or _unwritable(out.parent):
-            raise UsageError(f"--plan-out {out}: {reason}: name a file that can be written")
+            raise UsageError(f"{flag} {out}: {reason}: name a file that can be written")
 
 
 def _unwritable(directory: Path) -> str:
@@ -104,23 +222,27 @@ def _unwritable(directory: Path) -> str:
 
 
 def write_plan(config: TrainConfig, plan: Plan) -> None:
-    """Write `--plan-out`."""
-    if config.plan_out is not None:
-        try:
-            plan.save(config.plan_out)
-        except OSError as error:
-            raise UsageError(
-                f"--plan-out {config.plan_out}: {error.strerror}: name a file that can be written"
-            ) from None
+    """Write `--plan-out` and `--plan-picture`."""
+    flag, path = "--plan-out", config.plan_out
+    try:
+        if path is not None:
+            plan.save(path)
+        flag, path = "--plan-picture", config.plan_picture
+        if path is not None:
+            picture.save(plan, path)
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: {error.strerror}: name a file that can be written") from None
 
 
 def run(
     config: TrainConfig,
+    job: Job,
     plan: Plan,
     devices: "list[jax.Device]",
     corpus: Corpus,
     train_rows: PackedRows,
     held_out: PackedRows,
+    notes: tuple[str, ...],
 ) -> int:
     """Build or restore the state, train, and print a sample.
 
@@ -129,24 +251,39 @@ def run(
     """
     from training import loop, program
     from training.checkpoint import Checkpoints
+    from training.comparison import Comparer
     from training.metrics import Reporter
     from training.sampling import sample
 
-    config = resolve(config)
+    config = _resolved(config, job)
     assert config.run_dir is not None and config.checkpoint_dir is not None
+    agree(job, plan, devices, train_rows)
     built = program.build(config, plan, devices, corpus.vocab_size, packed=len(corpus.starts) > 1)
     checkpoints = Checkpoints(config.checkpoint_dir, config.keep)
-    stream, done, notes = _begin(config, checkpoints, built, train_rows)
-    with Reporter(config.steps, done, config.log_every, show=program.is_first_process()) as reporter:
-        for line in (*corpus.notes, plan.table(), *program.describe(built), *notes, f"run directory: {config.run_dir}"):
+    stream, done, begun = _begin(config, checkpoints, built, train_rows)
+    job.agree("checkpoints", {"newest step": done})
+    first = job.number == 0
+    with Reporter(config.steps, done, config.log_every, show=first) as reporter:
+        for line in (
+            *corpus.notes,
+            *notes,
+            plan.table(),
+            *program.describe(built),
+            *begun,
+            f"run directory: {config.run_dir}",
+        ):
             reporter.say(line)
         restored = checkpoints.restore(done, built) if done else None
         state = restored or built.init(program.key(config.seed))
         batches = EvalBatches(source=held_out, batch_size=config.batch_size, limit=config.eval_rows)
-        mine = (config.run_dir, config.checkpoint_dir) if program.is_first_process() else ()
-        with held(*mine), loop.stopping() as stop:
-            _write_records(config, plan)
-            training = loop.Training(config, plan, built, stream, batches, checkpoints, state, done, reporter, stop)
+        with held(*((config.run_dir, config.checkpoint_dir) if first else ())), loop.stopping() as stop:
+            if first:
+                _write_records(config, plan)
+            told = job.alone and devices[0].platform == "cpu"  # emulated devices share the cores: nothing to compare
+            comparer = None if told else Comparer(job, plan, devices, program.segments(config, corpus.vocab_size))
+            training = loop.Training(
+                config, job, plan, built, stream, batches, checkpoints, state, done, reporter, comparer, stop
+            )
             training.run()
     if stop.signal:
         reporter.say(f"stopped by signal {stop.signal} after step {training.done}, which is saved")
@@ -156,6 +293,13 @@ def run(
         text = sample(built, training.state["params"], corpus.tokenizer, prompt, config.seed)
         reporter.say(f"sample:\n{text}")
     return 0
+
+
+def _resolved(config: TrainConfig, job: Job) -> TrainConfig:
+    """The directories of the first process are those of all."""
+    mine = resolve(config) if job.number == 0 else config
+    run_dir, checkpoint_dir = job.from_first("directories", [str(mine.run_dir), str(mine.checkpoint_dir)])
+    return replace(config, run_dir=Path(run_dir), checkpoint_dir=Path(checkpoint_dir))
 
 
 def _begin(

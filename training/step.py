@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 from models import transformer
 from models.transformer import Batch, TransformerConfig
 from sharding import rules
+from sharding.chain import signal, wait
 from sharding.layout import Layout
 from sharding.placement import Placement
 from sharding.rules import Storage
@@ -92,7 +93,7 @@ class Program:
 
         return jax.jit(fresh, out_shardings=self.shardings)(key)
 
-    def train_step(self) -> Callable[..., tuple[State, dict[str, jax.Array]]]:
+    def train_step(self) -> jax.stages.Wrapped:
         """`step(state, batch, counts, tables) -> state, metrics`, jitted, the state donated.
 
         `batch` has leading axes [G, K microbatches of B rows]; `counts` [G] int32 says how many each group runs.
@@ -115,15 +116,15 @@ class Program:
         replicated = on_mesh(self.mesh, P())
         return jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, replicated))
 
-    def gradient_step(self) -> Callable[..., tuple[jax.Array, jax.Array, Any]]:
+    def gradient_step(self) -> jax.stages.Wrapped:
         """`(params, batch, counts, tables) -> loss sum, weight, stored gradients of the sum`, jitted."""
         return jax.jit(self._mapped(self._gradients, (P(), P(), rules.specs(self.stored["params"]))))
 
-    def eval_step(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    def eval_step(self) -> jax.stages.Wrapped:
         """`(params, batch, counts, tables) -> loss sum, weight`, jitted."""
         return jax.jit(self._mapped(self._evaluate, (P(), P())))
 
-    def logits_step(self) -> Callable[..., jax.Array]:
+    def logits_step(self) -> jax.stages.Wrapped:
         """`(params, batch, at, tables) -> logits [V]` of position `at` of the first row of group 0, jitted."""
         return jax.jit(self._mapped(self._logits_at, P(), counts=P()))
 
@@ -150,7 +151,8 @@ class Program:
         else:
             start = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, shards))
             total, grads = lax.fori_loop(0, counts[0], one, start)
-        return self._sum(total), self._sum(self._weight(batch)), self._scatter_over_data(grads, params)
+        total, weight = self._sums(total, batch, grads)
+        return total, weight, self._scatter_over_data(self._after(grads, weight), params)
 
     def _evaluate(self, params: Any, batch: Batch, counts: jax.Array, tables: Any) -> tuple[jax.Array, jax.Array]:
         shards, layout = self._gather_over_data(params), self._layout(tables)
@@ -159,7 +161,7 @@ class Program:
             return total + transformer.loss_sum(self.config, shards, self._microbatch(batch, i), layout)
 
         total = lax.fori_loop(0, counts[0], one, jnp.zeros((), jnp.float32))
-        return self._sum(total), self._sum(self._weight(batch))
+        return self._sums(total, batch, total)
 
     def _logits_at(self, params: Any, batch: Batch, at: jax.Array, tables: Any) -> jax.Array:
         shards, layout = self._gather_over_data(params), self._layout(tables)
@@ -192,6 +194,14 @@ class Program:
     def _weight(self, batch: Batch) -> jax.Array:
         """Weight of this device's targets; padding and microbatches that are not run weigh nothing."""
         return jnp.sum(batch.weights_BT)
+
+    def _after(self, tree: Any, *before: Any) -> Any:
+        return wait(tree, signal(*before)) if self.placement.chained else tree
+
+    def _sums(self, total: jax.Array, batch: Batch, before: Any) -> tuple[jax.Array, jax.Array]:
+        """Loss and weight over all devices, one sum for both, after all that `before` comes from."""
+        both = self._sum(self._after(jnp.stack([total, self._weight(batch)]), before))
+        return both[0], both[1]
 
     def _sum(self, value: jax.Array) -> jax.Array:
         return lax.psum(value, self.mesh.axis_names) if self.mesh.size > 1 else value

@@ -1,13 +1,16 @@
 """Clusters from files, flags and devices, and the errors of those who write them."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from meshes.cluster import CROSS_HOST, FLOPS_PER_SPEED, SAME_HOST, Cluster, Device, Link
+from meshes import cluster_file, strict_json
+from meshes.cluster import CROSS_HOST, FLOPS_PER_SPEED, SAME_HOST, Cluster, Device, Limits, Link
+from meshes.curve import Curve
 from meshes.errors import UsageError
 from meshes.units import format_bytes, parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
@@ -57,7 +60,7 @@ def test_toml_defaults(tmp_path: Path) -> None:
     cluster = Cluster.from_toml(
         write(tmp_path, '[[devices]]\nspeed = 2\ncount = 2\n[[devices]]\nspeed = 1\nhost = "b"')
     )
-    assert cluster.devices[1] == Device(name="device1", kind="device", speed=2.0, memory=None, host="local")
+    assert cluster.devices[1] == Device(name="device1", kind="device", speed=2.0, host="local", process=1)
     assert cluster.flops_per_speed == FLOPS_PER_SPEED
     assert (cluster.link(0, 1), cluster.link(0, 2)) == (SAME_HOST, CROSS_HOST)
 
@@ -67,14 +70,49 @@ def test_toml_mixes_flops_and_speed_with_a_base(tmp_path: Path) -> None:
     assert [device.speed for device in Cluster.from_toml(write(tmp_path, text)).devices] == [2.0, 4.0]
 
 
+LIMITED = """
+[[devices]]
+name = "a"
+count = 4
+devices_per_process = 2
+cpu_share = 1.5
+process_memory = "2GB"
+link_rate = "100MB/s"
+
+[[devices]]
+name = "b"
+speed = 0.25
+memory = "1GB"
+cpu_share = 0.5
+
+[[devices]]
+name = "c"
+speed = 1
+"""
+
+
+def test_processes_and_their_limits(tmp_path: Path) -> None:
+    cluster = Cluster.from_toml(write(tmp_path, LIMITED))
+    both = Limits(cpu_share=1.5, memory=2 * 10**9, link_rate=1e8)
+    assert [device.limits for device in cluster.devices] == [both] * 4 + [Limits(cpu_share=0.5), None]
+    assert [device.speed for device in cluster.devices] == [0.75] * 4 + [0.25, 1.0]  # a share is of a process
+    assert [device.memory for device in cluster.devices] == [None] * 4 + [10**9, None]
+    assert cluster.processes == ((0, 1), (2, 3), (4,), (5,))
+    assert Cluster.from_flags(devices=3).processes == ((0, 1, 2),)
+    assert strict_json.decode(Cluster, json.loads(json.dumps(asdict(cluster))), "cluster") == cluster
+
+
 ONE = '[[devices]]\nname = "a"\nspeed = 1\n'
 BAD_FILES = {
     "empty": ("", "no devices: write at least one"),
     "not_toml": ("[[devices]", "is not TOML"),
     "unknown_top": (ONE + "[lnks]\n", "unknown key 'lnks': did you mean 'links'"),
     "unknown_key": ('[[devices]]\nsped = 1\nname = "a"', r"devices\[0\]: unknown key 'sped': did you mean 'speed'"),
-    "strange_key": ("[[devices]]\nspeed = 1\nxyzzy = 1", "unknown key 'xyzzy': known keys are count, flops"),
-    "no_speed": ('[[devices]]\nname = "a"', r"devices\[0\]: give either speed or flops$"),
+    "strange_key": ("[[devices]]\nspeed = 1\nxyzzy = 1", "unknown key 'xyzzy': known keys are count, cpu_share"),
+    "no_speed": (
+        ONE + '[[devices]]\nname = "b"',
+        r"devices\[1\]: give speed or flops, as others do, or leave them out",
+    ),
     "both": ('[[devices]]\nspeed = 1\nflops = "1T"', "give either speed or flops, not both"),
     "mixed": (ONE + '[[devices]]\nflops = "1T"', "some devices give flops and some speed"),
     "zero": ("[[devices]]\nspeed = 0", r"devices\[0\].speed is 0: write a positive finite number"),
@@ -84,6 +122,14 @@ BAD_FILES = {
     "bool": ("[[devices]]\nspeed = true", "speed is True: write a positive"),
     "text": ('[[devices]]\nspeed = "4"', "speed is '4': write a positive"),
     "count": ("[[devices]]\nspeed = 1\ncount = 0", "count is 0: write a whole number, 1 or more"),
+    "per_process": (
+        "[[devices]]\nspeed = 1\ncount = 4\ndevices_per_process = 3",
+        r"devices\[0\]: devices_per_process 3 does not divide count 4: give it a divisor",
+    ),
+    "no_process": (ONE + "devices_per_process = 0", "devices_per_process is 0: write a whole number, 1 or more"),
+    "share": ("[[devices]]\ncpu_share = 0", r"devices\[0\].cpu_share is 0: write a positive finite number"),
+    "process_memory": (ONE + "process_memory = 0.5", r"devices\[0\].process_memory is 0.5: write one byte or more"),
+    "link_rate": (ONE + 'link_rate = "1GB"', r"devices\[0\].link_rate is '1GB': write bytes a second like 25GB/s"),
     "memory": (ONE + 'memory = "24Gb"', r"devices\[0\].memory is '24Gb': write bytes like 24GB"),
     "no_memory": (ONE + 'memory = "0GB"', "memory is '0GB': it must be finite and positive"),
     "flops": ('[[devices]]\nflops = "fast"', "flops is 'fast': write FLOP/s like 312T"),
@@ -126,7 +172,7 @@ def test_flags() -> None:
     assert len({device.name for device in cluster.devices}) == 3
     unlimited = Cluster.from_flags(devices=2)
     assert [(device.speed, device.memory) for device in unlimited.devices] == [(1.0, None)] * 2
-    assert Cluster.from_flags(speeds=(1.0, 1.0)) == unlimited
+    assert Cluster.from_flags(speeds=(1.0, 1.0)) == replace(unlimited, declared=True) and not unlimited.declared
 
 
 @pytest.mark.parametrize(
@@ -160,6 +206,7 @@ def test_jax_devices_of_one_kind() -> None:
         (1.0, None, "process0"),
         (1.0, None, "process1"),
     ]
+    assert cluster.processes == ((0,), (1,))
 
 
 def test_jax_devices_of_two_kinds() -> None:
@@ -188,14 +235,16 @@ def test_unknown_speed_among_several_kinds() -> None:
 
 def test_digest_follows_the_content() -> None:
     cluster = Cluster.from_flags(speeds=(2, 1))
-    assert cluster.digest() == Cluster.from_flags(devices=2, speeds=(2.0, 1.0)).digest() == "227d0e84b4ed76a4"
+    assert cluster.digest() == Cluster.from_flags(devices=2, speeds=(2.0, 1.0)).digest() == "4747fb85d0069193"
     others = [
         Cluster.from_flags(speeds=(1, 2)),
         Cluster.from_flags(speeds=(2, 1), memory=("1GB", "1GB")),
         replace(cluster, flops_per_speed=1.0),
         replace(cluster, same_host=replace(SAME_HOST, latency=0.0)),
+        replace(cluster, devices=tuple(replace(d, process=i) for i, d in enumerate(cluster.devices))),
+        replace(cluster, devices=tuple(replace(d, limits=Limits(cpu_share=0.5)) for d in cluster.devices)),
     ]
-    assert len({c.digest() for c in [cluster, *others]}) == 5
+    assert len({c.digest() for c in [cluster, *others]}) == 7
 
 
 def test_worst_link() -> None:
@@ -215,6 +264,16 @@ def test_bad_values_without_a_file() -> None:
         Device(name="x", speed=0.0)
     with pytest.raises(UsageError, match="memory of device x is -1"):
         Device(name="x", memory=-1)
+    with pytest.raises(UsageError, match="cpu_share of a process is -1"):
+        Limits(cpu_share=-1.0)
+    with pytest.raises(UsageError, match="memory of a process is 0"):
+        Limits(memory=0)
+    with pytest.raises(UsageError, match="link_rate of a process is nan"):
+        Limits(link_rate=float("nan"))
+    with pytest.raises(UsageError, match=r"the devices are in processes \[0, 2\]: number the processes 0, 1, 2"):
+        Cluster(devices=(Device(name="a"), Device(name="b", process=2)))
+    with pytest.raises(UsageError, match="devices a, b of process 0 have different limits: a process has one"):
+        Cluster(devices=(Device(name="a"), Device(name="b", limits=Limits(cpu_share=1.0))))
     with pytest.raises(UsageError, match="latency of link a - b is nan"):
         Link(hosts=("a", "b"), bandwidth=1.0, latency=float("nan"))
     with pytest.raises(UsageError, match="bandwidth of link a - b is 0"):
@@ -228,3 +287,24 @@ def test_units() -> None:
     assert parse_seconds("0.5ms", "") == 5e-4 and parse_seconds(0, "") == 0.0
     assert parse_flops("312TFLOPS", "") == parse_flops(3.12e14, "")
     assert [format_bytes(s) for s in (12, 999.6e6, 24e9, 5e15)] == ["12 B", "1 GB", "24 GB", "5000 TB"]
+
+
+def test_a_measured_cluster_is_written_and_read_again(tmp_path: Path) -> None:
+    curve = Curve(model="0123", fixed=1e-3, token=1e-5, query=1e-7, update=0.0)
+    devices = (
+        Device(name="a", speed=2.5, memory=10**9, host="big", process=0, curve=curve),
+        Device(name='b "quoted"', host="big", process=0),
+        Device(name="c", host="small", process=1, limits=Limits(cpu_share=0.3, memory=10**9, link_rate=1e8)),
+    )
+    link = Link(hosts=("big", "small"), bandwidth=123456.789, latency=1.5e-5)
+    cluster = Cluster(devices=devices, links=(link,), flops_per_speed=1.25e9, same_host=SAME_HOST)
+    path = tmp_path / "measured.toml"
+    path.write_text(cluster_file.text(cluster))
+    assert Cluster.from_toml(path) == cluster
+
+
+def test_a_curve_with_a_part_missing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text('[[devices]]\nname = "a"\nspeed = 1\n[devices.curve]\nmodel = "m"\nfixed = 0\n')
+    with pytest.raises(UsageError, match=r"devices\[0\].curve: key 'token' is missing"):
+        Cluster.from_toml(path)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from meshes.cluster import Cluster, Device, Link
-from meshes.cost import Division, Grid, exchange_seconds, reduction_seconds, seconds, weight_seconds
+from meshes.cost import Curves, Division, Grid, exchange_seconds, reduction_seconds, seconds, weight_seconds
 from meshes.errors import UsageError
 from meshes.memory import bytes_needed, head_caps, state_bytes, token_caps
 from meshes.workload import Workload, divisors
@@ -127,11 +127,37 @@ def test_ring_waits_for_the_largest_block() -> None:
 
 
 def test_state_bytes() -> None:
-    params, whole = WORK.parameters, WORK.layer_parameters * 2 * 6
-    assert state_bytes(grid((1.0,)), replace(WORK, microbatch=8)) == 16 * params + whole
-    assert state_bytes(grid((1.0,)), WORK) == (16 + 8) * params + whole
-    four = state_bytes(grid((1.0,) * 2, (1.0,) * 2), WORK)
-    assert four == 16 * -(-params // 4) + 12 * -(-params // 2) + whole
+    params = WORK.parameters
+    assert state_bytes(grid((1.0,)), replace(WORK, microbatch=8)) == (12 + 4) * params
+    assert state_bytes(grid((1.0,)), WORK) == (12 + 8) * params
+    assert state_bytes(grid((1.0,) * 2, (1.0,) * 2), WORK) == 12 * -(-params // 4) + 12 * -(-params // 2)
+
+
+CURVES = Curves(
+    model=WORK.model,
+    fixed=np.array([[1e-3, 2e-3]]),
+    token=np.array([[1e-5, 3e-5]]),
+    query=np.array([[1e-7, 2e-7]]),
+    update=np.array([[1e-9, 5e-9]]),
+)
+
+
+def test_measured_curves_take_the_place_of_flops() -> None:
+    devices, division = replace(grid((3.0, 1.0)), curves=CURVES), context([[48, 16]])
+    found = seconds(devices, WORK, division, specialized=True)
+    np.testing.assert_allclose(found.tokens, [[1e-3 + 48e-5, 2e-3 + 16 * 3e-5]])
+    np.testing.assert_allclose(found.attention, [[48 * WORK.heads * 1e-7, 16 * WORK.heads * 2e-7]])
+    assert found.reduction == pytest.approx(5e-9 * WORK.parameters / 2)
+    switched = seconds(devices, WORK, division)
+    np.testing.assert_allclose(switched.tokens, [[1e-3 + 4 / 3 * 48e-5, 2e-3 + 4 / 3 * 16 * 3e-5]])
+
+
+def test_curves_of_another_model_are_not_used() -> None:
+    devices, division = grid((3.0, 1.0)), context([[48, 16]])
+    other = replace(devices, curves=replace(CURVES, model="another"))
+    plain, found = (seconds(g, WORK, division, specialized=True) for g in (devices, other))
+    np.testing.assert_allclose(found.tokens, plain.tokens)
+    assert found.reduction == plain.reduction
 
 
 def test_switched_pads_every_device_to_the_largest() -> None:

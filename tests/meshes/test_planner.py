@@ -187,7 +187,7 @@ def test_equal_devices_in_another_order_plan_the_same() -> None:
     assert (one.tokens, one.tiles, one.microbatches) == (other.tokens, other.tiles, other.microbatches)
 
 
-SMALL = Cluster.from_flags(speeds=(4, 2, 1, 1), memory=("12MB", "12MB", "11MB", "12MB"))
+SMALL = Cluster.from_flags(speeds=(4, 2, 1, 1), memory=("8MB", "8MB", "7MB", "8MB"))
 BAD_REQUESTS: dict[str, tuple[Cluster, Workload, dict[str, Any], str]] = {
     "groups": (
         FOUR,
@@ -226,7 +226,7 @@ BAD_REQUESTS: dict[str, tuple[Cluster, Workload, dict[str, Any], str]] = {
         SMALL,
         WORK,
         {},
-        r"no plan fits in memory: at best device d2 needs \d+ bytes \(.* MB\) and has 11000000",
+        r"no plan fits in memory: at best device d2 needs \d+ bytes \(.* MB\) and has 7000000",
     ),
 }
 

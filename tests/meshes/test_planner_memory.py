@@ -71,11 +71,15 @@ def remedy_of(cluster: Cluster, work: Workload, **choices: Any) -> str:
 def test_remedies_are_tried_before_they_are_named() -> None:
     choices: dict[str, Any] = {"kv": "gather", "attention": "context", "data_groups": 1}
     work = replace(WORK, microbatch=8)
-    needed = needs(plan(FOUR, replace(work, remat="layer"), **choices))
-    cluster = Cluster.from_flags(speeds=(4, 2, 1, 1), memory=(f"{needed}B",) * 4)
-    message = remedy_of(cluster, replace(work, microbatch=16), **choices)
-    assert message.endswith("use --microbatch 8 or --dtype bfloat16")
+
+    def small(memory: int) -> Cluster:
+        return Cluster.from_flags(speeds=(4, 2, 1, 1), memory=(f"{memory}B",) * 4)
+
+    cluster = small(needs(plan(FOUR, replace(work, remat="layer"), **choices)))
+    assert remedy_of(cluster, replace(work, microbatch=16), **choices).endswith("use --microbatch 8")
     assert plan(cluster, work, **choices).workload.microbatch == 8
     assert "no plan fits" in remedy_of(cluster, replace(work, microbatch=16, remat="layer"), **choices)
+    larger = remedy_of(small(needs(plan(FOUR, work, **choices))), replace(work, microbatch=16), **choices)
+    assert larger.endswith("use --remat layer or --microbatch 8 or keys and values in a ring or --dtype bfloat16")
     tiny = Cluster.from_flags(speeds=(4, 2, 1, 1), memory=("1MB",) * 4)
     assert "use more or larger devices" in remedy_of(tiny, work)

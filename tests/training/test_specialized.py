@@ -38,6 +38,8 @@ class TwoProcesses(Case):
 CASES = {
     "context": TwoProcesses(((7, 7, 3),), (context(7, 7, 3),), (2,)),
     "ring": TwoProcesses(((7, 7, 3),), (context(7, 7, 3),), (1,), ring=True),
+    "a device without work": TwoProcesses(((9, 9, 0),), (((0, 3, 18), (3, 6, 18), (0, 0, 0)),), (1,)),
+    "ring, a device without tokens": TwoProcesses(((9, 9, 0),), (context(9, 9, 0),), (1,), ring=True),
     "hybrid": TwoProcesses(((8, 8, 2),), (((0, 4, 9), (0, 4, 9), (4, 6, 18)),), (1,)),
 }
 

@@ -1,0 +1,151 @@
+"""Plans timed in processes that really are slowed down: each side of a comparison in turn, in one and the same run.
+
+`timed` starts this file once for each device of a cluster; what the processes measured comes back as JSON.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshes import control, environment, mesh, strict_json
+from meshes.cluster import Cluster
+from meshes.job import Job, meet, member
+from meshes.launch import launch
+from meshes.plan import Plan
+from training import profile, program, setup
+from training.batches import Dealer
+from training.config import TrainConfig, parse
+from training.data import Rows
+
+VOCAB = 257
+REST = 0.05  # of a round: a step is timed from a standing start
+
+
+def timed(cluster: Cluster, config: TrainConfig, plans: Mapping[str, Plan], rounds: int) -> dict[str, Any]:
+    """Seconds of every plan's steps, [rounds], the plans taken in turn.
+
+    Args:
+        cluster: the processes and their limits.
+        config: the model and the batch.
+        plans: by name; specialized placement.
+        rounds: steps of each plan that are timed.
+
+    Returns:
+        By name: `seconds` of each round; `loss` of the first step; `cpu` seconds of a step in each process.
+    """
+    about = {"config": config.to_toml(), "plans": {name: plan.to_json() for name, plan in plans.items()}}
+    return _launched(cluster, {"what": "time", "rounds": rounds, **about})
+
+
+def profiled(cluster: Cluster, config: TrainConfig) -> Cluster:
+    """The cluster with measured curves and links."""
+    found = _launched(cluster, {"what": "profile", "config": config.to_toml(), "cluster": asdict(cluster)})
+    measured: Cluster = strict_json.decode(profile.Profile, found, "profile").cluster
+    return measured
+
+
+def _launched(cluster: Cluster, about: dict[str, Any]) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = Path(folder, "given.json"), Path(folder, "found.json")
+        given.write_text(json.dumps(about))
+        root = str(Path(__file__).parents[1])
+        env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": root}
+        stdout = os.dup(1)
+        os.dup2(2, 1)  # what the processes say is no result
+        try:
+            code = launch([sys.executable, __file__, str(given), str(found)], cluster, environment=env)
+        finally:
+            os.dup2(stdout, 1)
+        if code:
+            raise RuntimeError(f"the processes ended with exit code {code}")
+        return json.loads(found.read_text())
+
+
+def _main(given: str, found: str) -> None:
+    """One process."""
+    about = json.loads(Path(given).read_text())
+    mesh.prepare(None)
+    seat = environment.find(os.environ)
+    assert seat is not None, "started by the launcher"
+    with member(meet(seat)) as job:
+        config = _config(given, about["config"])
+        devices = mesh.find(None)
+        result = (
+            _time(job, config, devices, about) if about["what"] == "time" else _profile(job, config, devices, about)
+        )
+        if job.number == 0:
+            Path(found).write_text(json.dumps(result))
+
+
+def _config(given: str, text: str) -> TrainConfig:
+    path = Path(f"{given}.{os.getpid()}.toml")
+    path.write_text(text)
+    return parse(["--config", str(path)])
+
+
+def _profile(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[str, Any]) -> dict[str, Any]:
+    cluster = strict_json.decode(Cluster, about["cluster"], "cluster")
+    work = setup.workload(config, VOCAB)
+    return asdict(profile.profile(job, cluster, devices, work, program.segments(config, VOCAB)))
+
+
+def _time(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[str, Any]) -> dict[str, Any]:
+    sides = {name: Side(config, Plan.from_json(text), devices) for name, text in about["plans"].items()}
+    losses = {name: side.step() for name, side in sides.items()}
+    job.exchange("compiled", True)
+    control.throttle(True)
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    cpu: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(about["rounds"]):
+        for name in list(sides)[:: -1 if number % 2 else 1]:
+            job.exchange(f"round {number} {name}", True)
+            time.sleep(REST)
+            start, before = time.perf_counter(), time.process_time()
+            sides[name].step()
+            seconds[name].append(time.perf_counter() - start)
+            cpu[name].append(time.process_time() - before)
+    control.throttle(False)
+    mine = {name: statistics.median(cpu[name]) for name in sides}
+    everyone = job.exchange("cpu", mine)
+    return {
+        name: {"seconds": seconds[name], "loss": losses[name], "cpu": [cpu[name] for cpu in everyone]} for name in sides
+    }
+
+
+class Side:
+    """One plan, compiled."""
+
+    def __init__(self, config: TrainConfig, plan: Plan, devices: list[jax.Device]) -> None:
+        built = program.build(config, plan, devices, VOCAB)
+        dealer = Dealer(built.mesh, built.tiling, plan.workload.microbatch, plan.microbatches)
+        rows = _rows(config, dealer.rows)
+        batch = dealer(Rows(*(array[dealer.my_rows] for array in rows)))
+        self.state = built.init(jax.random.key(0))
+        self.rest = (batch, dealer.device_counts, built.tables)
+        self.compiled = built.train_step().lower(self.state, *self.rest).compile()
+
+    def step(self) -> float:
+        """Run a step to its end; its loss."""
+        self.state, metrics = jax.block_until_ready(self.compiled(self.state, *self.rest))
+        return float(metrics["loss"])
+
+
+def _rows(config: TrainConfig, count: int) -> Rows:
+    tokens = np.random.default_rng(0).integers(0, VOCAB, (count, config.seq_len + 1)).astype(np.int32)
+    ones = np.ones((count, config.seq_len), np.int32)
+    positions = np.broadcast_to(np.arange(config.seq_len, dtype=np.int32), ones.shape)
+    return Rows(tokens[:, :-1], tokens[:, 1:], ones, positions, ones.astype(np.float32))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

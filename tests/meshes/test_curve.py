@@ -1,0 +1,68 @@
+"""Curves from samples."""
+
+import numpy as np
+import pytest
+
+from meshes.curve import Curve, Sample, fit
+from meshes.errors import UsageError
+from meshes.stopwatch import timed
+
+
+def samples(noise: float = 0.0, seed: int = 0) -> list[Sample]:
+    rng = np.random.default_rng(seed)
+    sizes = [(64, 0), (128, 0), (256, 0), (0, 512), (0, 1024), (0, 2048)]
+
+    def seconds(tokens: int, rows: int) -> float:
+        exact = 1e-3 + 2e-5 * tokens if tokens else 5e-4 + 3e-7 * rows
+        return exact * (1 + noise * rng.uniform(-1, 1))
+
+    return [Sample(tokens=t, rows=r, seconds=seconds(t, r)) for t, r in sizes]
+
+
+def test_exact_samples_give_the_curve_that_made_them() -> None:
+    found = fit("m", samples(), update=1e-9)
+    parts = (found.curve.fixed, found.curve.token, found.curve.query, found.curve.update)
+    assert parts == pytest.approx((1.5e-3, 2e-5, 3e-7, 1e-9), rel=1e-6)
+    assert found.error < 1e-9
+    assert found.curve.compute(100, 1000) == pytest.approx(1.5e-3 + 2e-3 + 3e-4)
+
+
+def test_noise_is_told_and_bounded() -> None:
+    found = fit("m", samples(0.1), update=0.0)
+    assert 0.01 < found.error < 0.2
+    assert found.curve.token == pytest.approx(2e-5, rel=0.3)
+
+
+def test_no_part_is_negative() -> None:
+    """Work that grows faster than its size has no time to spare for a fixed part."""
+    steep = [Sample(tokens=t, rows=0, seconds=1e-8 * t * t) for t in (64, 128, 256)] + samples()[3:]
+    assert fit("m", steep, update=0.0).curve.fixed == pytest.approx(5e-4, rel=1e-6)
+
+
+def test_no_work_is_free() -> None:
+    """Noise may hide that larger sizes take longer."""
+    flat = [Sample(tokens=t, rows=0, seconds=s) for t, s in ((64, 1.2e-3), (128, 1e-3), (256, 1e-3))] + samples()[3:]
+    found = fit("m", flat, update=0.0)
+    assert 1e-3 / 256 < found.curve.token < 1.2e-3 / 64 and found.error > 0.3
+
+
+def test_one_size_is_no_line() -> None:
+    with pytest.raises(ValueError, match="1 sizes of tokens were measured, a line needs two"):
+        fit("m", samples()[2:], update=0.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "says"),
+    [("fixed", -1.0, "curve.fixed is -1.0: write seconds"), ("token", 0.0, "token and query are more than zero")],
+)
+def test_impossible_curves(part: str, value: float, says: str) -> None:
+    parts = {"fixed": 0.0, "token": 1.0, "query": 1.0, "update": 0.0} | {part: value}
+    with pytest.raises(UsageError, match=says):
+        Curve(model="m", **parts)
+
+
+def test_timing_counts_runs_and_tells_cpu_from_waiting() -> None:
+    runs = []
+    timing = timed(lambda: runs.append(sum(range(20_000))), samples=3, least=0.01)
+    assert len(runs) > 4 and 0 < timing.seconds < 0.01
+    assert 0 < timing.share <= 1.5

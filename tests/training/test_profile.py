@@ -1,0 +1,106 @@
+"""Profiles: segments of the model are timed on each device, and the planner works with what was found."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import pytest
+
+from meshes.cluster import Cluster
+from meshes.job import Job
+from meshes.planner import plan
+from training import profile, program, setup
+from training.comparison import Comparer
+from training.config import TrainConfig
+
+CONFIG = TrainConfig(
+    layers=2, d_model=32, heads=4, kv_heads=2, d_ff=64, seq_len=64, batch_size=4, microbatch=2, remat="layer"
+)
+VOCAB = 37
+
+
+@pytest.fixture(scope="module")
+def found() -> profile.Profile:
+    cluster = Cluster.from_flags(devices=2)
+    work = setup.workload(CONFIG, VOCAB)
+    return profile.profile(Job(), cluster, jax.devices()[:2], work, program.segments(CONFIG, VOCAB))
+
+
+def test_every_device_has_a_curve_of_this_model(found: profile.Profile) -> None:
+    work = setup.workload(CONFIG, VOCAB)
+    assert found.cluster.declared and len(found.cluster.devices) == 2
+    for device in found.cluster.devices:
+        assert device.curve is not None and device.curve.model == work.model
+        assert device.curve.update > 0 and 1 <= device.speed < 100
+    assert found.cluster.same_host.bandwidth > 0 and found.cluster.same_host.latency > 0
+    assert min(device.speed for device in found.cluster.devices) == 1
+
+
+def test_the_planner_predicts_from_the_curves(found: profile.Profile) -> None:
+    made = plan(found.cluster, setup.workload(CONFIG, VOCAB), data_groups=2)
+    assert made.tokens == ((64,), (64,))
+    for g, (device,) in enumerate(made.order):
+        curve, count = found.cluster.devices[device].curve, made.microbatches[g]
+        assert curve is not None
+        assert made.predictions[g][0].compute == pytest.approx(count * curve.compute(64, 64 * 4))
+
+
+def test_a_profile_is_kept_for_the_same_devices_and_model(
+    found: profile.Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cluster, work = Cluster.from_flags(devices=2), setup.workload(CONFIG, VOCAB)
+    name = profile.key(cluster, jax.devices()[:2], work)
+    assert profile.load(name) is None
+    profile.keep(name, found)
+    assert profile.load(name) == found
+    others = [
+        profile.key(Cluster.from_flags(devices=2, speeds=(2, 1)), jax.devices()[:2], work),
+        profile.key(cluster, jax.devices()[:2], setup.workload(CONFIG, VOCAB + 1)),
+    ]
+    assert name not in others and len({*others}) == 2
+    (tmp_path / "lopsided" / f"{name}.json").write_text('{"cluster": ')  # by a process that was killed
+    assert profile.load(name) is None
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    found: profile.Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    profile.keep("name", found)
+    assert profile.load("name") is None
+
+
+def test_a_comparison_times_what_the_plan_gives_each_device() -> None:
+    made = plan(Cluster.from_flags(devices=2), setup.workload(CONFIG, VOCAB), attention="head", data_groups=1)
+    comparer = Comparer(Job(), made, jax.devices()[:2], program.segments(CONFIG, VOCAB))
+    comparer.prepare()
+    compared = comparer.compare("now", step=1.0)
+    assert [device.name for device in compared.devices] == ["d0", "d1"]
+    assert all(device.compute > 0 for device in compared.devices)
+    assert all(device.waiting == pytest.approx(max(1.0 - device.compute, 0)) for device in compared.devices)
+    assert compared.ideal_fraction > 0
+
+
+def test_measuring_happens_where_nobody_says_how_fast_devices_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(profile, "profile", fail)
+    monkeypatch.setattr(profile, "load", lambda _: None)
+    several, declared = Job(number=0, count=2), Cluster.from_flags(devices=2, speeds=(2, 1))
+    unknown = Cluster.from_flags(devices=2)
+
+    def measure(how: str, job: Job, cluster: Cluster) -> Callable[[], object]:
+        config = TrainConfig(profile=how)  # type: ignore[arg-type]
+        return lambda: setup.measured(config, job, cluster, jax.devices()[:2], VOCAB)
+
+    monkeypatch.setattr(Job, "alone", property(lambda job: job.count == 1))
+    monkeypatch.setattr(Job, "exchange", lambda job, what, value: [value])
+    quiet = [("auto", several, declared), ("auto", Job(), unknown), ("never", several, unknown)]
+    for how, job, cluster in quiet:
+        assert measure(how, job, cluster)() == (cluster, ())
+    for how, job, cluster in (("auto", several, unknown), ("always", several, declared), ("always", Job(), unknown)):
+        with pytest.raises(AssertionError, match="measured"):
+            measure(how, job, cluster)()

@@ -1,0 +1,206 @@
+"""Measures the devices of a run: what each takes for the model's own segments, and what messages cost."""
+
+import json
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from meshes import control, strict_json
+from meshes.cluster import Cluster, Link, digest
+from meshes.curve import Curve, Sample, fit
+from meshes.job import Job
+from meshes.stopwatch import Timing, timed
+from meshes.workload import Workload
+from sharding import messages
+from training.segments import Run, Segments
+
+POORLY_FITTED = 0.1
+SMALL, LARGE = 64, 2**20  # float32 numbers of a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What was measured.
+
+    Args:
+        cluster: the devices with their curves and speeds, the links with theirs.
+        shares: CPU seconds of each device's process for each second of its own work.
+        notes: lines for people: samples that disagree, curves that fit poorly.
+    """
+
+    cluster: Cluster
+    shares: tuple[float, ...]
+    notes: tuple[str, ...]
+
+
+def profile(
+    job: Job, cluster: Cluster, devices: Sequence[jax.Device], workload: Workload, segments: Segments
+) -> Profile:
+    """Measure all devices at the same time, each in its own process, then the links, one after the other.
+
+    Args:
+        job: this process among the others, which all call this.
+        cluster, devices: in the same order.
+        workload: what will be planned.
+        segments: of the same model.
+    """
+    here = [n for n, device in enumerate(devices) if device.process_index == jax.process_index()]
+    prepared = {n: list(_prepare(segments, devices[n], workload)) for n in here}
+    job.exchange("profile compiled", True)
+    control.throttle(True)
+    mine = {str(n): _measure(runs) for n, runs in prepared.items()}
+    found: dict[str, Any] = {}
+    for part in job.exchange("profile", mine):
+        found |= part
+    inside, across, links = _links(job, cluster, devices)
+    control.throttle(False)
+    return _profile(cluster, workload, [found[str(n)] for n in range(len(devices))], inside, across, links)
+
+
+def key(cluster: Cluster, devices: Sequence[jax.Device], workload: Workload) -> str:
+    """Names what a profile depends on: the hardware, the limits on it, the model and the version of JAX."""
+    kinds = [device.device_kind for device in devices]
+    about = {"cluster": asdict(cluster), "kinds": kinds, "cores": os.cpu_count(), "machine": platform.processor()}
+    return digest({**about, "model": workload.model, "jax": jax.__version__})
+
+
+def load(name: str) -> Profile | None:
+    """A profile that was kept, None if there is none."""
+    try:
+        return decode(json.loads(_kept(name).read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def decode(data: Any) -> Profile | None:
+    """A profile from its JSON values.
+
+    Raises:
+        UsageError: they are not those of a profile.
+    """
+    return None if data is None else strict_json.decode(Profile, data, "profile")
+
+
+def keep(name: str, profile: Profile) -> None:
+    """Keep a profile for later runs; a cache that cannot be written is no error."""
+    path = _kept(name)
+    beside = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(asdict(profile)))
+        beside.replace(path)
+    except OSError:
+        return
+
+
+def _kept(name: str) -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "lopsided" / f"{name}.json"
+
+
+def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iterator[tuple[str, int, Run]]:
+    """Compiled segments: what they measure, and of which size."""
+    row, heads = workload.seq_len, workload.heads
+    for tokens in sorted({max(row // 4, 1), max(row // 2, 1), row}):
+        yield "tokens", tokens, segments.tokens(device, tokens)
+    tiles = {(max(row // 4, 1), heads), (row, heads), (row, max(heads // 2, 1)), (max(row // 2, 1), heads)}
+    for queries, count in sorted(tiles):
+        yield "rows", queries * count, segments.attention(device, queries, (0, count))
+    stored = -(-workload.parameters // jax.device_count())
+    yield "update", stored, segments.update(device, stored)
+
+
+def _measure(runs: Sequence[tuple[str, int, Run]]) -> dict[str, Any]:
+    timings = [(kind, size, timed(run)) for kind, size, run in runs]
+    return {"timings": [(kind, size, asdict(timing)) for kind, size, timing in timings]}
+
+
+def _profile(
+    cluster: Cluster, workload: Workload, found: list[dict[str, Any]], inside: Link, across: Link, links: list[Link]
+) -> Profile:
+    curves, shares, notes = [], [], []
+    for device, about in zip(cluster.devices, found, strict=True):
+        timings = [(kind, size, Timing(**timing)) for kind, size, timing in about["timings"]]
+        curve, error = _curve(workload, timings)
+        curves.append(curve)
+        shares.append(max(timing.share for _, _, timing in timings))
+        noisy = max(timings, key=lambda timing: timing[2].spread)
+        if noisy[2].noisy:
+            notes.append(f"profile: {device.name}: samples of {noisy[0]} {noisy[1]} differ by {noisy[2].spread:.0%}")
+        if error > POORLY_FITTED:
+            notes.append(f"profile: {device.name}: the curve is {error:.0%} off at one size")
+    rates = [_flops(workload) / c.compute(workload.seq_len, workload.seq_len * workload.heads) for c in curves]
+    base = min(rates)
+    measured = [
+        replace(device, curve=curve, speed=float(f"{rate / base:.4g}"))
+        for device, curve, rate in zip(cluster.devices, curves, rates, strict=True)
+    ]
+    return Profile(
+        cluster=replace(
+            cluster,
+            devices=tuple(measured),
+            flops_per_speed=base,
+            links=tuple(links),
+            same_host=inside,
+            cross_host=across,
+            declared=True,
+        ),
+        shares=tuple(shares),
+        notes=tuple(notes),
+    )
+
+
+def _curve(workload: Workload, timings: list[tuple[str, int, Timing]]) -> tuple[Curve, float]:
+    samples, update = [], 0.0
+    for kind, size, timing in timings:
+        if kind == "tokens":
+            samples.append(Sample(tokens=size, rows=0, seconds=timing.seconds))
+        elif kind == "rows":  # of one layer
+            samples.append(Sample(tokens=0, rows=size, seconds=timing.seconds * workload.layers))
+        else:
+            update = timing.seconds / size
+    fitted = fit(workload.model, samples, update)
+    return fitted.curve, fitted.error
+
+
+def _flops(workload: Workload) -> float:
+    """Of a microbatch."""
+    return workload.step_flops() / workload.microbatches
+
+
+def _links(job: Job, cluster: Cluster, devices: Sequence[jax.Device]) -> tuple[Link, Link, list[Link]]:
+    """Inside a host, across hosts where a pair was not measured, and between every two hosts."""
+    if len(devices) == 1:
+        return cluster.same_host, cluster.cross_host, []
+    hosts: dict[str, list[int]] = {}
+    for number, device in enumerate(cluster.devices):
+        hosts.setdefault(device.host, []).append(number)
+    largest = max(hosts.values(), key=len)
+    inside = cluster.same_host
+    if len(largest) > 1:
+        inside = _link(job, "inside", [devices[n] for n in largest], ("*", "*")) or inside
+    links = []
+    names = list(hosts)
+    for i, a in enumerate(names):
+        for b in names[i + 1 :]:
+            ends = [devices[hosts[a][0]], devices[hosts[b][0]]]
+            links.append(_link(job, f"{a} {b}", ends, (a, b)))
+    return inside, cluster.cross_host, links
+
+
+def _link(job: Job, name: str, devices: Sequence[jax.Device], hosts: tuple[str, str]) -> Link:
+    """Latency and bandwidth of a collective among devices, as the cost model counts them; told to all processes."""
+    mine = {device.process_index for device in devices}
+    seconds: list[float] | None = None
+    if jax.process_index() in mine:
+        seconds = [timed(messages.collective(devices, size), least=0.0).seconds for size in (SMALL, LARGE)]
+    found = job.exchange(f"link {name}", seconds)
+    small, large = next(pair for pair in found if pair is not None)
+    steps = 2 * (len(devices) - 1)  # a ring, once for the all-gather and once for the reduce-scatter
+    size = 4 * (LARGE - SMALL)
+    return Link(hosts=hosts, bandwidth=steps * size / max(large - small, 1e-9), latency=small / steps)
