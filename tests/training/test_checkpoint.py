@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from meshes.job import Job
 from sharding import rules
 from training import program, setup
 from training.checkpoint import CheckpointError, Checkpoints
@@ -36,18 +36,32 @@ OTHERS = {
 LOSS = 1e-5  # relative, of the steps after a resume on other devices
 
 
+class Once:
+    """A step that is compiled once, whoever asks."""
+
+    def __init__(self, step: Any) -> None:
+        self.step, self.compiled = step, None
+
+    def lower(self, *args: Any) -> "Once":
+        self.compiled = self.compiled or self.step.lower(*args).compile()
+        return self
+
+    def compile(self) -> Any:
+        return self.compiled
+
+
 class Compiled(Program):
     """A program whose step is compiled once for all runs of this file, and that does not evaluate."""
 
     @functools.cached_property
-    def _step(self) -> Callable[..., Any]:
-        return super().train_step()
+    def _step(self) -> Any:
+        return Once(super().train_step())
 
-    def train_step(self) -> Callable[..., Any]:
+    def train_step(self) -> Any:
         return self._step
 
-    def eval_step(self) -> Callable[..., Any]:
-        return lambda *_: (1.0, 1.0)
+    def eval_step(self) -> Any:
+        return Once(jax.jit(lambda *_: (1.0, 1.0)))
 
 
 @functools.cache
@@ -83,7 +97,7 @@ def run(
     state = checkpoints.restore(done, built) if done else built.init(jax.random.key(0))
     batches = EvalBatches(source=rows[1], batch_size=4, limit=1)
     with Reporter(steps, done, 1000, show=False) as reporter:
-        Training(config, plan, built, stream, batches, checkpoints, state, done, reporter, Stop()).run()
+        Training(config, Job(), plan, built, stream, batches, checkpoints, state, done, reporter, None, Stop()).run()
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, steps + 1))
     return [json.loads(line)["loss"] for line in lines]
@@ -160,7 +174,7 @@ def test_a_resume_on_other_devices_goes_on(devices: int, straight: Straight, row
     batches = EvalBatches(source=rows[1], batch_size=4, limit=1)
     with Reporter(12, 6, 1000, show=False) as reporter:
         state = saved.restore(6, built)
-        Training(config, plan, built, stream, batches, checkpoints, state, 6, reporter, Stop()).run()
+        Training(config, Job(), plan, built, stream, batches, checkpoints, state, 6, reporter, None, Stop()).run()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(7, 13))
     assert [line["loss"] for line in lines] == pytest.approx(straight[1][6:12], rel=LOSS)
