@@ -26,15 +26,14 @@ def main(number: str, how: str, *argv: str) -> int:
 def one_more_collective() -> None:
     from jax import lax
 
+    from sharding.chain import signal, wait
     from sharding.weights import WeightSharding
 
     scatter = WeightSharding.scatter
 
     def scattered(self, grads, like):  # type: ignore[no-untyped-def]
         out = scatter(self, grads, like)
-        first = next(iter(out.values())) if isinstance(out, dict) else out
-        del first
-        return lax.optimization_barrier((out, lax.psum(1.0 * out_sum(out), self.axis_name)))[0]
+        return wait(out, signal(lax.psum(out_sum(out), self.axis_name)))
 
     WeightSharding.scatter = scattered  # type: ignore[method-assign]
 

@@ -164,13 +164,13 @@ def test_limits_as_the_kernel_reads_them(tmp_path: Path) -> None:
     assert read == {
         "1/memory.limit_in_bytes": "4096",
         "1/memory.memsw.limit_in_bytes": "4096",
-        "1/cpu.cfs_period_us": "10000",
-        "1/cpu.cfs_quota_us": "3300",
+        "1/cpu.cfs_period_us": "5000",
+        "1/cpu.cfs_quota_us": "1650",
         "1/cpu.shares": "10240",
         "1/cgroup.procs": "7",
         "2/memory.max": "4096",
         "2/memory.swap.max": "0",
-        "2/cpu.max": "3300 10000",
+        "2/cpu.max": "1650 5000",
         "2/cpu.weight": "1000",
         "2/cgroup.procs": "7",
     }
@@ -179,7 +179,7 @@ def test_limits_as_the_kernel_reads_them(tmp_path: Path) -> None:
     assert [(first.path / f"cpu.{file}").read_text() for file in ("cfs_quota_us", "shares")] == ["-1", "1024"]
     assert (second.path / "cpu.max").read_text() == "1000 100000"
     Quota(second, 0.5).throttle(False)
-    assert [(second.path / f"cpu.{file}").read_text() for file in ("max", "weight")] == ["max 10000", "100"]
+    assert [(second.path / f"cpu.{file}").read_text() for file in ("max", "weight")] == ["max 5000", "100"]
 
 
 @pytest.mark.parametrize(("unified", "file"), [(False, "memory.oom_control"), (True, "memory.events")])
