@@ -92,8 +92,10 @@ def test_other_data_would_have_other_losses(
 
 
 def test_mpirun_and_the_launcher_give_identical_losses(environment: dict[str, str], tmp_path: Path) -> None:
-    """Open MPI is not among what pip installs: where it is absent the test fails, and says what to install."""
-    assert shutil.which("mpirun"), "no mpirun on this machine: install Open MPI (Debian: openmpi-bin)"
+    """Open MPI is not among what pip installs: without it the test is left out, but where CI is set it fails."""
+    if not shutil.which("mpirun"):
+        assert "CI" not in os.environ, "no mpirun on this machine: install Open MPI (Debian: openmpi-bin)"
+        pytest.skip("no mpirun on this machine: install Open MPI (Debian: openmpi-bin)")
     more = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "NPROC": "1"}
     argv = flags("switched", tmp_path / "mpi", f"--steps {STEPS}")
     mpi = ["mpirun", "-n", "3", "--oversubscribe", sys.executable, "train.py", *argv]
