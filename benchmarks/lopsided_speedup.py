@@ -52,15 +52,8 @@ def ideal(cluster: Cluster, made: dict[str, Plan]) -> float:
 
 def busiest(cluster: Cluster, plan: Plan) -> float:
     """Largest work of a device over its CPU share."""
-    work, most = plan.workload, 0.0
-    for order, counts, tokens, tiles in zip(plan.order, plan.microbatches, plan.tokens, plan.tiles, strict=True):
-        for device, share, tile in zip(order, tokens, tiles, strict=True):
-            rows = tile.tokens * (tile.heads[1] - tile.heads[0])
-            flops = share * work.token_flops + rows * work.layers * work.query_flops
-            limits = cluster.devices[device].limits
-            assert limits is not None and limits.cpu_share is not None
-            most = max(most, counts * flops / limits.cpu_share)
-    return most
+    shares = [device.limits.cpu_share for device in cluster.devices if device.limits is not None]
+    return max(plan.flops(number) / share for number, share in enumerate(shares) if share is not None)
 
 
 def main() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 from report import Report, compare, flags
+from rows import random_rows
 
 from meshes.cluster import Cluster
 from models import attention
@@ -82,14 +82,6 @@ def plain_step(module: nnx.Module, tx: optax.GradientTransformation) -> tuple[An
     return jax.jit(step, donate_argnums=0), (params, tx.init(params))
 
 
-def batch(rng: np.random.Generator, seq_len: int) -> Rows:
-    """Random rows of one document each."""
-    tokens = rng.integers(0, VOCAB, (ROWS, seq_len + 1)).astype(np.int32)
-    positions = np.broadcast_to(np.arange(seq_len, dtype=np.int32), (ROWS, seq_len))
-    ones = np.ones((ROWS, seq_len), np.int32)
-    return Rows(tokens[:, :-1], tokens[:, 1:], ones, positions, ones.astype(np.float32))
-
-
 class Side:
     """One side of the comparison: keeps its own state from step to step."""
 
@@ -132,7 +124,7 @@ def main() -> None:
     sizes = SIZES | ({"layers": 2, "seq_len": 256} if given.quick else {})
     config = TrainConfig(**sizes, batch_size=ROWS, microbatch=ROWS, steps=1000, clip_norm=0.0)
     rows, report, rounds = (
-        batch(np.random.default_rng(0), config.seq_len),
+        random_rows(ROWS, config.seq_len, VOCAB),
         Report("overhead"),
         15 if given.quick else 21,
     )

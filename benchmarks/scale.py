@@ -12,15 +12,14 @@ import time
 from typing import Any
 
 import jax
-import numpy as np
 from report import Report, flags, note
+from rows import random_rows
 
 from meshes import mesh
 from meshes.cluster import Cluster
 from training import program, setup
 from training.batches import Dealer
 from training.config import TrainConfig
-from training.data import Rows
 
 SPEEDS = (4.0, 2.0, 1.0, 1.0)
 FEW, MANY = 4, 64
@@ -37,7 +36,7 @@ def measure(count: int, attention: Any) -> dict[str, float]:
     plan = setup.make_plan(config, Cluster.from_flags(speeds=SPEEDS * (count // len(SPEEDS))), VOCAB)
     built = program.build(config, plan, devices, VOCAB)
     dealer = Dealer(built.mesh, built.tiling, ROWS, plan.microbatches)
-    state, batch, tables = built.init(jax.random.key(0)), dealer(_rows()), built.tables
+    state, batch, tables = built.init(jax.random.key(0)), dealer(random_rows(ROWS, SEQ_LEN, VOCAB)), built.tables
     start = time.perf_counter()
     compiled = built.train_step().lower(state, batch, dealer.device_counts, tables).compile()
     compile_seconds = time.perf_counter() - start
@@ -45,13 +44,6 @@ def measure(count: int, attention: Any) -> dict[str, float]:
     _, metrics = jax.block_until_ready(compiled(state, batch, dealer.device_counts, tables))
     step_seconds = time.perf_counter() - start
     return {"compile": compile_seconds, "step": step_seconds, "loss": float(metrics["loss"])}
-
-
-def _rows() -> Rows:
-    tokens = np.random.default_rng(0).integers(0, VOCAB, (ROWS, SEQ_LEN + 1)).astype(np.int32)
-    ones = np.ones((ROWS, SEQ_LEN), np.int32)
-    positions = np.broadcast_to(np.arange(SEQ_LEN, dtype=np.int32), ones.shape)
-    return Rows(tokens[:, :-1], tokens[:, 1:], ones, positions, ones.astype(np.float32))
 
 
 def apart(count: int, attention: str) -> dict[str, float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+from rows import random_rows
 
 from meshes import control, environment, mesh, strict_json
 from meshes.cluster import Cluster
@@ -28,7 +28,7 @@ from training.config import TrainConfig, parse
 from training.data import Rows
 
 VOCAB = 257
-REST = 0.05  # of a round: a step is timed from a standing start
+REST = 0.05  # seconds before a step, in which every process' quota is filled again
 
 
 def timed(cluster: Cluster, config: TrainConfig, plans: Mapping[str, Plan], rounds: int) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Side:
     def __init__(self, config: TrainConfig, plan: Plan, devices: list[jax.Device]) -> None:
         built = program.build(config, plan, devices, VOCAB)
         dealer = Dealer(built.mesh, built.tiling, plan.workload.microbatch, plan.microbatches)
-        rows = _rows(config, dealer.rows)
+        rows = random_rows(dealer.rows, config.seq_len, VOCAB)
         batch = dealer(Rows(*(array[dealer.my_rows] for array in rows)))
         self.state = built.init(jax.random.key(0))
         self.rest = (batch, dealer.device_counts, built.tables)
@@ -138,13 +138,6 @@ class Side:
         """Run a step to its end; its loss."""
         self.state, metrics = jax.block_until_ready(self.compiled(self.state, *self.rest))
         return float(metrics["loss"])
-
-
-def _rows(config: TrainConfig, count: int) -> Rows:
-    tokens = np.random.default_rng(0).integers(0, VOCAB, (count, config.seq_len + 1)).astype(np.int32)
-    ones = np.ones((count, config.seq_len), np.int32)
-    positions = np.broadcast_to(np.arange(config.seq_len, dtype=np.int32), ones.shape)
-    return Rows(tokens[:, :-1], tokens[:, 1:], ones, positions, ones.astype(np.float32))
 
 
 if __name__ == "__main__":

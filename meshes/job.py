@@ -184,10 +184,11 @@ class Job:
             message: why, in one line.
             code: exit code.
         """
-        if self._watch is None:
+        watch, self._watch = self._watch, None  # the first word is the last
+        if watch is None:
             return
-        self._watch.leave(message, code)
-        self._watch.close()
+        watch.leave(message, code)
+        watch.close()
         if not code:
             import jax
 

@@ -40,6 +40,11 @@ def members(leader: int, of: Literal["group", "session"] = "session") -> list[in
     return [int(pid) for pid, stat in _stats() if stat[field] == str(leader) and stat[0] not in "ZX"]
 
 
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that has ended and is not yet waited for does not."""
+    return (_stat(pid) or "Z")[0] not in "ZX"
+
+
 def session(leader: int) -> str:
     """What the janitor calls a session: its number, and when its leader started."""
     return f"{leader}:{_started(leader)}"

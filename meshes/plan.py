@@ -87,6 +87,18 @@ class Plan:
         speeds = [device.speed for device in self.cluster.devices]
         return sum(speeds) / (len(speeds) * min(speeds))
 
+    def flops(self, device: int) -> float:
+        """Of a step on one device, by its number in the cluster, without any recomputation."""
+        g, m = self.place(device)
+        work, tile = self.workload, self.tiles[g][m]
+        rows = tile.tokens * (tile.heads[1] - tile.heads[0])
+        forward = self.tokens[g][m] * work.token_flops + rows * work.layers * work.query_flops
+        return 3 * self.microbatches[g] * work.microbatch * forward
+
+    def place(self, device: int) -> tuple[int, int]:
+        """Data group of a device, by its number in the cluster, and its place in the group."""
+        return next((g, group.index(device)) for g, group in enumerate(self.order) if device in group)
+
     def to_json(self) -> str:
         """JSON text that `from_json` reads back exactly."""
         return json.dumps(asdict(self), indent=1, allow_nan=False)

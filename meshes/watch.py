@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from meshes import leftovers
+
 PERIOD = 1.0  # seconds between signs of life
 SILENT = 20.0  # without a sign of life, a process is lost
 STUCK = 40.0  # without progress of anyone, the one that is behind is lost; or STUCK_STEPS of the longest step so far
@@ -60,7 +62,7 @@ class Process:
     @property
     def gone(self) -> bool:
         """Whether it ran on this machine and is no more."""
-        return self.machine == _machine() and self.machine != "" and not _runs(self.pid)
+        return self.machine == _machine() and self.machine != "" and not leftovers.lives(self.pid)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,11 +214,3 @@ def _machine() -> str:
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process of this machine runs; one that is dead and not yet waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False

@@ -1,7 +1,6 @@
 """Collectives for measuring: what messages cost between devices, apart from any work."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import jax
 import numpy as np
@@ -25,17 +24,6 @@ def collective(devices: Sequence[jax.Device], floats: int) -> Callable[[], None]
         return lax.psum_scatter(whole_nP, AXIS, scatter_dimension=0) / len(devices)
 
     return _over(devices, both, floats)
-
-
-def there_and_back(a: jax.Device, b: jax.Device, floats: int) -> Callable[[], None]:
-    """Two exchanges between two devices, one after the other.
-
-    Args:
-        a, b: both ends; the processes that have them call the result equally often.
-        floats: float32 numbers of a message.
-    """
-    swap = partial(lax.ppermute, axis_name=AXIS, perm=[(0, 1), (1, 0)])
-    return _over((a, b), lambda x_P: swap(swap(x_P) + 1.0), floats)
 
 
 def _over(devices: Sequence[jax.Device], fn: Callable[[jax.Array], jax.Array], floats: int) -> Callable[[], None]:

@@ -2,8 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import jax
 
@@ -48,10 +47,6 @@ class Comparison:
     step: float
     predicted_step: float
     ideal_fraction: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values for a line of metrics."""
-        return asdict(self)
 
     def lines(self) -> Iterator[str]:
         """For people: a table, and a sentence where prediction and measurement differ."""
@@ -129,7 +124,7 @@ class Comparer:
             compute |= part
         times = []
         for number, device in enumerate(self.plan.cluster.devices):
-            g, m = self._place(number)
+            g, m = self.plan.place(number)
             predicted, seconds = self.plan.predictions[g][m], compute[str(number)]
             times.append(
                 DeviceTimes(
@@ -140,7 +135,7 @@ class Comparer:
                     predicted_waiting=self.plan.step_seconds - predicted.compute,
                 )
             )
-        rates = [self._flops(n) / compute[str(n)] for n in range(len(times)) if compute[str(n)]]
+        rates = [self.plan.flops(n) / compute[str(n)] for n in range(len(times)) if compute[str(n)]]
         ideal = self.plan.workload.step_flops() / sum(rates)
         return Comparison(
             devices=tuple(times), step=step, predicted_step=self.plan.step_seconds, ideal_fraction=ideal / step
@@ -148,7 +143,7 @@ class Comparer:
 
     def _segments(self, number: int) -> list[tuple[Run, int]]:
         """Segments of one device, and how often a step runs each."""
-        (g, m), work, device = self._place(number), self.plan.workload, self.devices[number]
+        (g, m), work, device = self.plan.place(number), self.plan.workload, self.devices[number]
         tokens, tile, count = self.plan.tokens[g][m], self.plan.tiles[g][m], self.plan.microbatches[g]
         made: list[tuple[Run, int]] = []
         if tokens and count:
@@ -156,14 +151,3 @@ class Comparer:
         if tile.tokens and tile.heads[1] > tile.heads[0] and count:
             made.append((self.segments.attention(device, tile.tokens, tile.heads), count * work.layers))
         return made
-
-    def _place(self, number: int) -> tuple[int, int]:
-        return next((g, row.index(number)) for g, row in enumerate(self.plan.order) if number in row)
-
-    def _flops(self, number: int) -> float:
-        """Of a step on one device, without any recomputation."""
-        (g, m), work = self._place(number), self.plan.workload
-        tile = self.plan.tiles[g][m]
-        rows = tile.tokens * (tile.heads[1] - tile.heads[0])
-        forward = self.plan.tokens[g][m] * work.token_flops + rows * work.layers * work.query_flops
-        return 3 * self.plan.microbatches[g] * work.microbatch * forward

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +209,7 @@ class Training:
         found = self.comparer.compare(f"at step {step}", statistics.median(self._seconds))
         self._seconds.clear()
         self._clock = time.monotonic()
-        return {"plan": found.to_dict()}
+        return {"plan": asdict(found)}
 
     def _compare_at_end(self) -> None:
         """Tell how the plan came true."""

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,12 +30,10 @@ class Profile:
 
     Args:
         cluster: the devices with their curves and speeds, the links with theirs.
-        shares: CPU seconds of each device's process for each second of its own work.
-        notes: lines for people: samples that disagree, curves that fit poorly.
+        notes: lines for people: shares of cores, samples that disagree, curves that fit poorly.
     """
 
     cluster: Cluster
-    shares: tuple[float, ...]
     notes: tuple[str, ...]
 
 
@@ -115,20 +114,21 @@ def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iter
     yield "update", stored, segments.update(device, stored)
 
 
-def _measure(runs: Sequence[tuple[str, int, Run]]) -> dict[str, Any]:
-    timings = [(kind, size, timed(run)) for kind, size, run in runs]
-    return {"timings": [(kind, size, asdict(timing)) for kind, size, timing in timings]}
+def _measure(runs: Sequence[tuple[str, int, Run]]) -> list[tuple[str, int, dict[str, Any]]]:
+    return [(kind, size, asdict(timed(run))) for kind, size, run in runs]
 
 
 def _profile(
-    cluster: Cluster, workload: Workload, found: list[dict[str, Any]], inside: Link, across: Link, links: list[Link]
+    cluster: Cluster, workload: Workload, found: list[Any], inside: Link, across: Link, links: list[Link]
 ) -> Profile:
-    curves, shares, notes = [], [], []
+    curves, notes = [], []
     for device, about in zip(cluster.devices, found, strict=True):
-        timings = [(kind, size, Timing(**timing)) for kind, size, timing in about["timings"]]
+        timings = [(kind, size, Timing(**timing)) for kind, size, timing in about]
         curve, error = _curve(workload, timings)
         curves.append(curve)
-        shares.append(max(timing.share for _, _, timing in timings))
+        if device.limits is not None and device.limits.cpu_share is not None:
+            got = statistics.median(timing.share for _, _, timing in timings)
+            notes.append(f"profile: {device.name}: {got:.3f} of a core, {device.limits.cpu_share:g} was asked for")
         noisy = max(timings, key=lambda timing: timing[2].spread)
         if noisy[2].noisy:
             notes.append(f"profile: {device.name}: samples of {noisy[0]} {noisy[1]} differ by {noisy[2].spread:.0%}")
@@ -150,7 +150,6 @@ def _profile(
             cross_host=across,
             declared=True,
         ),
-        shares=tuple(shares),
         notes=tuple(notes),
     )
 

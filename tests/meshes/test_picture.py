@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Rectangle as Patch
 from matplotlib.transforms import Bbox
+from workloads import WORK
 
 from meshes import picture
 from meshes.cluster import Cluster
@@ -25,18 +26,6 @@ from meshes.workload import Workload
 from training import setup
 from training.config import TrainConfig
 
-WORK = Workload(
-    batch_size=16,
-    microbatch=2,
-    seq_len=256,
-    vocab_size=256,
-    layers=4,
-    d_model=128,
-    heads=8,
-    kv_heads=4,
-    head_dim=16,
-    d_ff=384,
-)
 LONG = replace(WORK, batch_size=64, seq_len=65536, heads=32, kv_heads=8)
 THREE_SPEEDS = (4.0,) * 32 + (2.0,) * 32 + (1.0,) * 64
 ALL_DIFFERENT = tuple(np.exp(np.random.default_rng(0).normal(size=128)).tolist())

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from workloads import FOUR, WORK
 
 from meshes.cluster import Cluster, Device, Link
 from meshes.cost import Division, Grid, seconds
@@ -21,19 +22,6 @@ from meshes.planner import plan
 from meshes.workload import Workload, divisors
 
 GOLDEN = Path(__file__).parent / "golden"
-WORK = Workload(
-    batch_size=16,
-    microbatch=2,
-    seq_len=256,
-    vocab_size=256,
-    layers=4,
-    d_model=128,
-    heads=8,
-    kv_heads=4,
-    head_dim=16,
-    d_ff=384,
-)
-FOUR = Cluster.from_flags(speeds=(4, 2, 1, 1))
 FIVE = Cluster.from_flags(speeds=(5, 3, 1, 1, 0.5))
 
 

@@ -4,26 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from workloads import FOUR, WORK
 
 from meshes.cluster import Cluster
 from meshes.errors import PlanError
 from meshes.plan import Plan
 from meshes.planner import plan
 from meshes.workload import Workload
-
-WORK = Workload(
-    batch_size=16,
-    microbatch=2,
-    seq_len=256,
-    vocab_size=256,
-    layers=4,
-    d_model=128,
-    heads=8,
-    kv_heads=4,
-    head_dim=16,
-    d_ff=384,
-)
-FOUR = Cluster.from_flags(speeds=(4, 2, 1, 1))
 
 
 def needs(found: Plan) -> int:

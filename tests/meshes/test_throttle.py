@@ -90,8 +90,11 @@ def test_a_process_that_fits_is_left_alone(cgroups: bool, capsys: pytest.Capture
 
 
 def test_without_a_launcher_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
     monkeypatch.delenv(control.VARIABLE, raising=False)
+    monkeypatch.setattr(os, "write", lambda *args: asked.append(args))
     control.throttle(True)
+    assert not asked
 
 
 def test_a_process_may_end_without_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
