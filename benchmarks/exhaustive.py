@@ -184,7 +184,7 @@ class _Search:
         option = pair + weight_seconds(grid, self.workload)[:, None]
         deals = np.array(compositions(self.workload.microbatches, groups))
         rest = seconds(grid, self.workload, self._division([shares[0]] * groups, [tilings[0]] * groups, attention, kv))
-        bound = _least(option, deals) + rest.reduction
+        bound = _least(option, deals) + rest.once
         self.plans += bound.size
         worth = np.flatnonzero(bound < self.step)
         for flat in worth[np.argsort(bound.flat[worth], kind="stable")]:

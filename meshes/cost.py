@@ -140,13 +140,13 @@ class Seconds:
     Args:
         tokens, attention: of one microbatch on each device [G, M].
         communication: of one microbatch in each group [G].
-        reduction: of gradients and parameters over data groups, and of the optimizer, once a step.
+        once: of gradients and parameters over data groups, sums and the optimizer, once a step.
     """
 
     tokens: np.ndarray
     attention: np.ndarray
     communication: np.ndarray
-    reduction: float
+    once: float
 
     @cached_property
     def microbatch(self) -> np.ndarray:
@@ -155,7 +155,7 @@ class Seconds:
 
     def step(self, counts: np.ndarray) -> float:
         """The whole step, if group g runs counts[g] microbatches."""
-        return float(np.max(counts * self.microbatch)) + self.reduction
+        return float(np.max(counts * self.microbatch)) + self.once
 
 
 def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: bool = False) -> Seconds:
@@ -198,9 +198,13 @@ def weight_seconds(grid: Grid, workload: Workload) -> np.ndarray:
     return size / grid.bandwidth + collectives * (devices - 1) * grid.latency
 
 
+SUMS = 2  # of a few numbers over the mesh: loss and weight, and the norm of the gradient
+
+
 def once_seconds(grid: Grid, workload: Workload) -> float:
-    """What a step does once: the exchange over data groups, and the optimizer where it was measured."""
-    exchanged = reduction_seconds(grid, workload)
+    """What a step does once: exchanges over data groups, sums, and the optimizer where it was measured."""
+    sums = 2 * SUMS * (grid.order.size - 1) * grid.mesh_latency  # a ring there and back
+    exchanged = reduction_seconds(grid, workload) + sums
     if grid.curves is None or grid.curves.model != workload.model:
         return exchanged
     return exchanged + float(grid.curves.update.max()) * workload.parameters / grid.order.size

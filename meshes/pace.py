@@ -73,7 +73,7 @@ def least_step(grid: Grid, workload: Workload, *, specialized: bool = False) -> 
     given = paces(grid, workload, specialized=specialized, even=True)
     compute = [pace.tokens.least(workload.seq_len) + pace.rows.least(rows) for pace in given]
     group = np.array(compute) + weight_seconds(grid, workload)
-    once = seconds(grid, workload, _aligned(workload, shares), specialized=specialized).reduction
+    once = seconds(grid, workload, _aligned(workload, shares), specialized=specialized).once
     return workload.microbatches / float(np.sum(1 / group)) + once
 
 

@@ -95,7 +95,7 @@ def _predictions(cluster: Cluster, best: Candidate) -> np.ndarray:
     """What the step costs each device; it waits for whatever it neither computes nor communicates."""
     times = best.seconds
     compute = best.counts[:, None] * (times.tokens + times.attention)
-    communication = best.counts * times.communication + times.reduction
+    communication = best.counts * times.communication + times.once
     predictions = np.empty(compute.shape, object)
     for g, m in np.ndindex(*predictions.shape):
         spent = float(compute[g, m] + communication[g])

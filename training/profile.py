@@ -1,9 +1,11 @@
 """Measures the devices of a run: what each takes for the model's own segments, and what messages cost."""
 
+import itertools
 import json
 import os
 import platform
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +24,9 @@ from training.segments import Run, Segments
 
 POORLY_FITTED = 0.1
 SMALL, LARGE = 64, 2**20  # float32 numbers of a message
+LOAD = 0.03  # seconds of work between messages
+ROUNDS = 15
+LEAST = 1e-6  # seconds that an exchange takes at least, whatever the noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +55,18 @@ def profile(
     """
     here = [n for n, device in enumerate(devices) if device.process_index == jax.process_index()]
     prepared = {n: list(_prepare(segments, devices[n], workload)) for n in here}
+    ends = _ends(cluster, devices)
+    exchanges = {hosts: _exchanges(some) for hosts, some in ends.items() if _takes_part(some)}
     job.exchange("profile compiled", True)
     control.throttle(True)
     mine = {str(n): _measure(runs) for n, runs in prepared.items()}
     found: dict[str, Any] = {}
     for part in job.exchange("profile", mine):
         found |= part
-    inside, across, links = _links(job, cluster, devices)
+    work = Load.of(prepared[here[0]][0][2])
+    links = [_link(job, hosts, len(some), exchanges.get(hosts), work) for hosts, some in ends.items()]
     control.throttle(False)
-    return _profile(cluster, workload, [found[str(n)] for n in range(len(devices))], inside, across, links)
+    return _profile(cluster, workload, [found[str(n)] for n in range(len(devices))], links)
 
 
 def key(cluster: Cluster, devices: Sequence[jax.Device], workload: Workload) -> str:
@@ -118,9 +126,7 @@ def _measure(runs: Sequence[tuple[str, int, Run]]) -> list[tuple[str, int, dict[
     return [(kind, size, asdict(timed(run))) for kind, size, run in runs]
 
 
-def _profile(
-    cluster: Cluster, workload: Workload, found: list[Any], inside: Link, across: Link, links: list[Link]
-) -> Profile:
+def _profile(cluster: Cluster, workload: Workload, found: list[Any], links: list[Link]) -> Profile:
     curves, notes = [], []
     for device, about in zip(cluster.devices, found, strict=True):
         timings = [(kind, size, Timing(**timing)) for kind, size, timing in about]
@@ -145,9 +151,8 @@ def _profile(
             cluster,
             devices=tuple(measured),
             flops_per_speed=base,
-            links=tuple(links),
-            same_host=inside,
-            cross_host=across,
+            links=tuple(link for link in links if "*" not in link.hosts),
+            same_host=next((link for link in links if "*" in link.hosts), cluster.same_host),
             declared=True,
         ),
         notes=tuple(notes),
@@ -172,34 +177,75 @@ def _flops(workload: Workload) -> float:
     return workload.step_flops() / workload.microbatches
 
 
-def _links(job: Job, cluster: Cluster, devices: Sequence[jax.Device]) -> tuple[Link, Link, list[Link]]:
-    """Inside a host, across hosts where a pair was not measured, and between every two hosts."""
-    if len(devices) == 1:
-        return cluster.same_host, cluster.cross_host, []
-    hosts: dict[str, list[int]] = {}
-    for number, device in enumerate(cluster.devices):
-        hosts.setdefault(device.host, []).append(number)
+def _ends(cluster: Cluster, devices: Sequence[jax.Device]) -> dict[tuple[str, str], list[jax.Device]]:
+    """Who exchanges messages to measure links: the devices of the largest host, and one device of every two hosts."""
+    hosts: dict[str, list[jax.Device]] = {}
+    for described, device in zip(cluster.devices, devices, strict=True):
+        hosts.setdefault(described.host, []).append(device)
     largest = max(hosts.values(), key=len)
-    inside = cluster.same_host
-    if len(largest) > 1:
-        inside = _link(job, "inside", [devices[n] for n in largest], ("*", "*")) or inside
-    links = []
-    names = list(hosts)
-    for i, a in enumerate(names):
-        for b in names[i + 1 :]:
-            ends = [devices[hosts[a][0]], devices[hosts[b][0]]]
-            links.append(_link(job, f"{a} {b}", ends, (a, b)))
-    return inside, cluster.cross_host, links
+    ends = {("*", "*"): largest} if len(largest) > 1 else {}
+    return ends | {(a, b): [hosts[a][0], hosts[b][0]] for a, b in itertools.combinations(hosts, 2)}
 
 
-def _link(job: Job, name: str, devices: Sequence[jax.Device], hosts: tuple[str, str]) -> Link:
-    """Latency and bandwidth of a collective among devices, as the cost model counts them; told to all processes."""
-    mine = {device.process_index for device in devices}
-    seconds: list[float] | None = None
-    if jax.process_index() in mine:
-        seconds = [timed(messages.collective(devices, size), least=0.0).seconds for size in (SMALL, LARGE)]
-    found = job.exchange(f"link {name}", seconds)
-    small, large = next(pair for pair in found if pair is not None)
-    steps = 2 * (len(devices) - 1)  # a ring, once for the all-gather and once for the reduce-scatter
+def _takes_part(devices: Sequence[jax.Device]) -> bool:
+    return jax.process_index() in {device.process_index for device in devices}
+
+
+def _exchanges(devices: Sequence[jax.Device]) -> tuple[Run, Run]:
+    """A small and a large exchange."""
+    return messages.collective(devices, SMALL), messages.collective(devices, LARGE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Work of about `LOAD` seconds between exchanges: a process that has rested answers sooner than in a step.
+
+    Args:
+        run: a segment.
+        repeats: how often.
+        seconds: that this takes.
+    """
+
+    run: Run
+    repeats: int
+    seconds: float
+
+    @staticmethod
+    def of(run: Run) -> "Load":
+        """As often as a segment must run."""
+        once = timed(run).seconds
+        repeats = max(1, round(LOAD / once))
+        return Load(run=run, repeats=repeats, seconds=once * repeats)
+
+    def __call__(self) -> None:
+        """Do it."""
+        for _ in range(self.repeats):
+            self.run()
+
+
+def _link(job: Job, hosts: tuple[str, str], count: int, exchanges: tuple[Run, Run] | None, work: Load) -> Link:
+    """Latency and bandwidth as the cost model counts them, told to all processes.
+
+    Each process works, then all exchange: what a round takes beyond the work of the slowest is the exchange.
+    """
+    mine = None
+    if exchanges is not None:
+        mine = [*(_round_seconds(work, exchange) for exchange in exchanges), work.seconds]
+    found = [times for times in job.exchange(f"link {hosts}", mine) if times is not None]
+    busiest = max(times[2] for times in found)
+    small, large = (max(found[0][size] - busiest, LEAST) for size in range(2))
+    steps = 2 * (count - 1)  # a ring, once for the all-gather and once for the reduce-scatter
     size = 4 * (LARGE - SMALL)
-    return Link(hosts=hosts, bandwidth=steps * size / max(large - small, 1e-9), latency=small / steps)
+    return Link(hosts=hosts, bandwidth=steps * size / max(large - small, LEAST), latency=small / steps)
+
+
+def _round_seconds(work: Load, exchange: Run) -> float:
+    """Median seconds of a round; all processes begin and end a round together."""
+    exchange()
+    seconds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        work()
+        exchange()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)

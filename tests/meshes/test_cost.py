@@ -81,7 +81,7 @@ def test_step_is_the_slowest_group() -> None:
     times = seconds(grid((3.0, 1.0), (2.0, 2.0)), WORK, context([[48, 16], [32, 32]]))
     expected = times.tokens.max(1) + times.attention.max(1) + times.communication
     np.testing.assert_allclose(times.microbatch, expected)
-    assert times.step(np.array([3, 1])) == pytest.approx(3 * expected[0] + times.reduction)
+    assert times.step(np.array([3, 1])) == pytest.approx(3 * expected[0] + times.once)
 
 
 def test_one_device_says_nothing() -> None:
@@ -147,7 +147,7 @@ def test_measured_curves_take_the_place_of_flops() -> None:
     found = seconds(devices, WORK, division, specialized=True)
     np.testing.assert_allclose(found.tokens, [[1e-3 + 48e-5, 2e-3 + 16 * 3e-5]])
     np.testing.assert_allclose(found.attention, [[48 * WORK.heads * 1e-7, 16 * WORK.heads * 2e-7]])
-    assert found.reduction == pytest.approx(5e-9 * WORK.parameters / 2)
+    assert found.once == pytest.approx(5e-9 * WORK.parameters / 2 + 4 * LATENCY)
     switched = seconds(devices, WORK, division)
     np.testing.assert_allclose(switched.tokens, [[1e-3 + 4 / 3 * 48e-5, 2e-3 + 4 / 3 * 16 * 3e-5]])
 
@@ -157,7 +157,7 @@ def test_curves_of_another_model_are_not_used() -> None:
     other = replace(devices, curves=replace(CURVES, model="another"))
     plain, found = (seconds(g, WORK, division, specialized=True) for g in (devices, other))
     np.testing.assert_allclose(found.tokens, plain.tokens)
-    assert found.reduction == plain.reduction
+    assert found.once == plain.once
 
 
 def test_switched_pads_every_device_to_the_largest() -> None:
