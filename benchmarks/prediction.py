@@ -36,7 +36,7 @@ def main() -> None:
     sizes: dict[str, Any] = {"seq_len": 512 if given.quick else 1024, "batch_size": 8, "microbatch": 2}
     config = TrainConfig(**MODEL, **sizes)
     measured = profiled(Cluster.from_toml(CLUSTER), config)
-    note("  ".join(f"{device.name} {device.speed:g}" for device in measured.devices))
+    note("  ".join(f"{device.name} {device.speed:g}" for device in measured.devices) + f"  {measured.same_host}")
     work = setup.workload(config, VOCAB)
     plans = {name: make(measured, work, placement="specialized", **request) for name, request in REQUESTS.items()}
     found = timed(measured, config, plans, rounds=3 if given.quick else 7)

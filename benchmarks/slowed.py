@@ -9,7 +9,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from meshes.cluster import Cluster
 from meshes.job import Job, meet, member
 from meshes.launch import launch
 from meshes.plan import Plan
+from sharding import messages
 from training import profile, program, setup
 from training.batches import Dealer
 from training.config import TrainConfig, parse
@@ -54,6 +55,23 @@ def profiled(cluster: Cluster, config: TrainConfig) -> Cluster:
     return measured
 
 
+def exchanged(cluster: Cluster, sizes: Sequence[int], between: float, rounds: int) -> dict[str, float]:
+    """Seconds of an all-gather or reduce-scatter, with work between them, beyond the work of the slowest device.
+
+    Args:
+        cluster: the processes and their limits.
+        sizes: rows of the pieces of each device, see `sharding.messages`.
+        between: seconds of work.
+        rounds: of which the median is taken; ways and sizes alternate.
+
+    Returns:
+        By way, `ring` or `direct`, and size: "ring 8".
+    """
+    about = {"sizes": list(sizes), "between": between, "rounds": rounds}
+    found: dict[str, float] = _launched(cluster, {"what": "exchange", **about})
+    return found
+
+
 def _launched(cluster: Cluster, about: dict[str, Any]) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         given, found = Path(folder, "given.json"), Path(folder, "found.json")
@@ -78,11 +96,12 @@ def _main(given: str, found: str) -> None:
     seat = environment.find(os.environ)
     assert seat is not None, "started by the launcher"
     with member(meet(seat)) as job:
-        config = _config(given, about["config"])
         devices = mesh.find(None)
-        result = (
-            _time(job, config, devices, about) if about["what"] == "time" else _profile(job, config, devices, about)
-        )
+        if about["what"] == "exchange":
+            result: dict[str, Any] = _exchange(job, devices, about)
+        else:
+            run = {"time": _time, "profile": _profile}[about["what"]]
+            result = run(job, _config(given, about["config"]), devices, about)
         if job.number == 0:
             Path(found).write_text(json.dumps(result))
 
@@ -93,10 +112,31 @@ def _config(given: str, text: str) -> TrainConfig:
     return parse(["--config", str(path)])
 
 
+def _exchange(job: Job, devices: list[jax.Device], about: dict[str, Any]) -> dict[str, float]:
+    ways = {"ring": False, "direct": True}
+    turns = {
+        f"{way} {rows}": messages.exchanging(devices, rows, direct=direct)
+        for rows in about["sizes"]
+        for way, direct in ways.items()
+    }
+    alone = messages.working(devices[jax.process_index()])
+    job.exchange("compiled", True)
+    control.throttle(True)
+    work = profile.Load.of(alone, about["between"])
+    found: dict[str, list[float]] = {name: [] for name in turns}
+    for number in range(about["rounds"]):
+        for name, run in turns.items():
+            job.exchange(f"round {number} {name}", True)
+            found[name].append(profile.per_message(run, work.units))
+    control.throttle(False)
+    busiest = max(job.exchange("work", work.seconds))
+    return {name: statistics.median(seconds) - busiest for name, seconds in found.items()}
+
+
 def _profile(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[str, Any]) -> dict[str, Any]:
     cluster = strict_json.decode(Cluster, about["cluster"], "cluster")
     work = setup.workload(config, VOCAB)
-    return asdict(profile.profile(job, cluster, devices, work, program.segments(config, VOCAB)))
+    return asdict(profile.profile(job, cluster, devices, work, program.segments(config, VOCAB, len(devices))))
 
 
 def _time(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[str, Any]) -> dict[str, Any]:

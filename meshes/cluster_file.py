@@ -22,6 +22,8 @@ fixed = 1e-3                       # of a microbatch
 token = 1e-5                       # of each token of a row
 query = 1e-7                       # of each query token in one head
 update = 1e-9                      # of the optimizer, each parameter that the device stores
+knee = 512                         # optional: tokens from which on each costs more,
+bend = 2e-6                        # and how much more
 
 [[links]]                          # optional, between hosts or inside one
 hosts = ["big", "small"]

@@ -7,7 +7,7 @@ is assumed to overlap. Legend: arrays are [G data groups, M devices of a group].
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -76,7 +76,8 @@ class Curves:
 
     Args:
         model: that all were measured with.
-        fixed, token, query, update: seconds.
+        fixed, token, query, update, bend: seconds.
+        knee: tokens.
     """
 
     model: str
@@ -84,6 +85,8 @@ class Curves:
     token: np.ndarray
     query: np.ndarray
     update: np.ndarray
+    knee: np.ndarray
+    bend: np.ndarray
 
     @staticmethod
     def of(cluster: Cluster, order: np.ndarray) -> "Curves | None":
@@ -91,8 +94,13 @@ class Curves:
         curves = [device.curve for device in cluster.devices if device.curve is not None]
         if len(curves) < len(cluster.devices) or len({curve.model for curve in curves}) > 1:
             return None
-        parts = {n: np.array([getattr(c, n) for c in curves])[order] for n in ("fixed", "token", "query", "update")}
+        names = [field.name for field in fields(Curves) if field.name != "model"]
+        parts = {name: np.array([getattr(curve, name) for curve in curves])[order] for name in names}
         return Curves(model=curves[0].model, **parts)
+
+    def tokens(self, count: np.ndarray) -> np.ndarray:
+        """Seconds of each device for so many tokens of a row, outside attention and without the fixed part."""
+        return self.token * count + self.bend * np.maximum(count - self.knee, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +180,7 @@ def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: 
     tiles = division.queries * division.heads * _ring_padding(workload, division)
     if grid.curves is not None and grid.curves.model == workload.model:
         curves, works = grid.curves, division.tokens + tiles > 0
-        token = (1 + again / passes) * curves.token * division.tokens + curves.fixed * works
+        token = (1 + again / passes) * curves.tokens(division.tokens) + curves.fixed * works
         attention = curves.query * tiles
     else:
         token = (passes + again) * rows * workload.token_flops * division.tokens / grid.flops
@@ -185,26 +193,32 @@ def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: 
 def weight_seconds(grid: Grid, workload: Workload) -> np.ndarray:
     """Parameters gathered and gradients scattered inside each group, of one microbatch [G].
 
-    Each layer gathers its weights, in the compute dtype, for the forward, the backward and a rematerialised forward,
-    and reduce-scatters float32 gradients; a ring moves (M - 1) / M of the bytes over each link.
+    Each half of a layer gathers its weights, in the compute dtype, for the forward, the backward and a rematerialised
+    forward, and reduce-scatters float32 gradients; the output gathers once, and both ends scatter.
     """
-    devices = grid.shape[1]
-    if devices == 1:
-        return np.zeros(grid.shape[0])
     gathers = 2 + (workload.remat == "layer")
-    whole = workload.layers * workload.layer_parameters + 2 * workload.embedding_parameters
-    size = whole * (gathers * workload.compute_bytes + 4) * (devices - 1) / devices
-    collectives = (gathers + 1) * (2 * workload.layers + 2)
-    return size / grid.bandwidth + collectives * (devices - 1) * grid.latency
+    size = workload.layers * workload.layer_parameters * (gathers * workload.compute_bytes + 4)
+    size += workload.embedding_parameters * (workload.compute_bytes + 2 * 4)
+    return _collective_seconds(grid, size, 2 * workload.layers * (gathers + 1) + 3)
+
+
+def _collective_seconds(grid: Grid, size: float, collectives: int) -> np.ndarray:
+    """All-gathers or reduce-scatters inside each group [G], of so many bytes together: rings of M - 1 messages."""
+    devices = grid.shape[1]
+    return (devices - 1) * (size / devices / grid.bandwidth + collectives * grid.latency)
 
 
 SUMS = 2  # of a few numbers over the mesh: loss and weight, and the norm of the gradient
 
 
 def once_seconds(grid: Grid, workload: Workload) -> float:
-    """What a step does once: exchanges over data groups, sums, and the optimizer where it was measured."""
+    """What a step does once: exchanges over data groups, sums, and the optimizer where it was measured.
+
+    The embedding is gathered once for the lookups of all microbatches.
+    """
     sums = 2 * SUMS * (grid.order.size - 1) * grid.mesh_latency  # a ring there and back
-    exchanged = reduction_seconds(grid, workload) + sums
+    lookups = float(_collective_seconds(grid, workload.embedding_parameters * workload.compute_bytes, 1).max())
+    exchanged = reduction_seconds(grid, workload) + sums + lookups
     if grid.curves is None or grid.curves.model != workload.model:
         return exchanged
     return exchanged + float(grid.curves.update.max()) * workload.parameters / grid.order.size
@@ -236,9 +250,9 @@ def exchange_seconds(grid: Grid, workload: Workload, division: Division) -> np.n
         sent += [lent, away]
     passes = 2 + (workload.remat == "layer")
     # Rounds are matched over all groups at once, so that the largest message of any group sets their size.
-    busiest = sum(float(np.maximum(a, b).max()) for a, b in zip(received, sent, strict=True))
-    size = busiest * number * workload.compute_bytes
-    rounds = len(received) * (devices - 1)
+    busiest = [float(np.maximum(a, b).max()) for a, b in zip(received, sent, strict=True)]
+    size = sum(busiest) * number * workload.compute_bytes
+    rounds = np.count_nonzero(busiest) * (devices - 1)
     return workload.layers * passes * (size / grid.bandwidth + rounds * grid.latency)
 
 
@@ -247,7 +261,7 @@ def _ring_seconds(grid: Grid, workload: Workload, division: Division, number: in
     devices, forwards = grid.shape[1], 1 + (workload.remat == "layer")
     block = 2 * int(division.tokens.max()) * workload.kv_heads * number
     size = devices * block * ((forwards + 1) * workload.compute_bytes + 4)
-    messages = devices * (2 * forwards + 4)
+    messages = devices * (forwards + 2)
     return workload.layers * (size / grid.bandwidth + messages * grid.latency)
 
 

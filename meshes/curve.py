@@ -22,6 +22,8 @@ class Curve:
         token: of each token of a row, outside attention.
         query: of each query token in one head, attention to all keys of the row.
         update: of the optimizer for each parameter that the device stores, once a step.
+        knee: tokens of a row from which on each costs more, where arrays outgrow a cache.
+        bend: how much more each of them costs, outside attention.
     """
 
     model: str
@@ -29,6 +31,8 @@ class Curve:
     token: float
     query: float
     update: float
+    knee: int = 0
+    bend: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -36,13 +40,14 @@ class Curve:
             if field.name == "model":
                 continue
             if type(value) not in (int, float) or not np.isfinite(value) or value < 0:
-                raise UsageError(f"curve.{field.name} is {value!r}: write seconds, zero or more")
+                raise UsageError(f"curve.{field.name} is {value!r}: it must be a number, zero or more")
         if not (self.token > 0 and self.query > 0):
             raise UsageError("a curve takes time for each token and each query: token and query are more than zero")
 
     def compute(self, tokens: float, rows: float) -> float:
         """Seconds of a microbatch of so many tokens and query-head rows."""
-        return self.fixed + self.token * tokens + self.query * rows
+        beyond = max(tokens - self.knee, 0)
+        return self.fixed + self.token * tokens + self.bend * beyond + self.query * rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,28 +81,59 @@ class Fit:
 def fit(model: str, samples: Sequence[Sample], update: float) -> Fit:
     """The curve that is nearest to the samples in the sense of relative least squares, no part of it negative.
 
-    Token and attention segments were timed apart: each has a fixed part of its own, and the curve has their sum. A
-    segment that did not take longer at larger sizes is taken to be in proportion to its size, and the error tells.
+    Token and attention segments were timed apart: each has a fixed part of its own, and the curve has their sum. Token
+    work may bend upwards at one of the sizes, where its arrays outgrow a cache. A segment that did not take longer at
+    larger sizes is taken to be in proportion to its size, and the error tells.
 
     Args:
         model: digest of the model.
         samples: at least two sizes of each segment.
         update: seconds for each parameter.
     """
-    lines = []
-    error = 0.0
-    for kind in ("tokens", "rows"):
-        sizes = np.array([getattr(s, kind) for s in samples if getattr(s, kind)], float)
-        seconds = np.array([s.seconds for s in samples if getattr(s, kind)])
-        if len({*sizes}) < 2:
-            raise ValueError(f"{len({*sizes})} sizes of {kind} were measured, a line needs two")
-        design = np.stack([np.ones_like(sizes), sizes], axis=1) / seconds[:, None]
-        scale = np.linalg.norm(design, axis=0)
-        line = nnls(design / scale, np.ones_like(sizes))[0] / scale
-        if not line[1]:  # noise hides the growth: in proportion to the size, so that no work is free
-            line = np.array([0.0, design[:, 1].sum() / (design[:, 1] ** 2).sum()])
-        error = max(error, float(np.max(np.abs(design @ line - 1))))
-        lines.append(line)
-    (fixed, token), (more, query) = lines
-    curve = Curve(model=model, fixed=float(fixed + more), token=float(token), query=float(query), update=update)
-    return Fit(curve=curve, error=error)
+    tokens = _line([(s.tokens, s.seconds) for s in samples if s.tokens], "tokens", bends=True)
+    rows = _line([(s.rows, s.seconds) for s in samples if s.rows], "rows", bends=False)
+    curve = Curve(
+        model=model,
+        fixed=tokens.fixed + rows.fixed,
+        token=tokens.each,
+        query=rows.each,
+        update=update,
+        knee=tokens.knee,
+        bend=tokens.bend,
+    )
+    return Fit(curve=curve, error=max(tokens.error, rows.error))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Seconds of a segment: fixed, for each unit, and for each unit beyond a knee; the largest relative error."""
+
+    fixed: float
+    each: float
+    bend: float
+    knee: int
+    error: float
+
+
+def _line(measured: Sequence[tuple[int, float]], kind: str, *, bends: bool) -> _Line:
+    sizes = sorted({size for size, _ in measured})
+    if len(sizes) < 2:
+        raise ValueError(f"{len(sizes)} sizes of {kind} were measured, a line needs two")
+    straight = _through(measured, sizes[-1])
+    bent = [_through(measured, knee) for knee in sizes[1:-1]] if bends else []
+    best = min(bent, key=lambda line: line.error, default=straight)
+    return best if best.error < straight.error / 2 else straight
+
+
+def _through(measured: Sequence[tuple[int, float]], knee: int) -> _Line:
+    """The line that bends at a knee, straight if that is the largest size."""
+    size, seconds = (np.array(column, float) for column in zip(*measured, strict=True))
+    beyond = np.maximum(size - knee, 0)
+    design = np.stack([np.ones_like(size), size, beyond], axis=1) / seconds[:, None]
+    scale = np.maximum(np.linalg.norm(design, axis=0), np.finfo(float).tiny)
+    fixed, each, bend = nnls(design / scale, np.ones_like(size))[0] / scale
+    if not each:  # noise hides the growth: in proportion to the size, so that no work is free
+        share = design[:, 1]
+        fixed, each, bend = 0.0, share.sum() / (share**2).sum(), 0.0
+    error = float(np.max(np.abs(design @ (fixed, each, bend) - 1)))
+    return _Line(float(fixed), float(each), float(bend), knee if bend else 0, error)

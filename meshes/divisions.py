@@ -59,7 +59,8 @@ class Divider:
         tokens, tiles = [], []
         for pace, limit, heads in zip(given, _rows(caps, given), _rows(head_caps, given), strict=True):
             if recipe.few:
-                limit, heads = (_only_few(pace, recipe.few, cap) for cap in (limit, heads))
+                alone = pace.aligned(self.workload.heads).seconds(self.workload.seq_len)
+                limit, heads = (_only_few(alone, recipe.few, cap) for cap in (limit, heads))
             owner = pace.aligned(self.workload.heads) if recipe.attention == "context" else pace.tokens
             tokens.append(self._tokens(pace.tokens if recipe.apart else owner, limit))
             made = self._tiles(pace.rows, recipe, tokens[-1], heads)
@@ -158,9 +159,9 @@ def dealt(total: int, pace: Pace, caps: Numbers | None = None) -> Numbers:
     return shares_minimax(total, pace.speeds, caps, pace.fixed)
 
 
-def _only_few(pace: Paces, few: int, caps: Numbers | None) -> Numbers:
-    """Caps that leave nothing to all but the fastest devices; beside other caps, if there are."""
-    order = sorted(range(len(pace.rows.each)), key=lambda m: (pace.rows.each[m], pace.tokens.each[m], m))
+def _only_few(alone: Sequence[float], few: int, caps: Numbers | None) -> Numbers:
+    """Caps that leave nothing to all but the fastest devices when alone; beside other caps, if there are."""
+    order = sorted(range(len(alone)), key=lambda m: (alone[m], m))
     working = set(order[:few])
     most = caps if caps is not None else (NO_CAP,) * len(order)
     return tuple(most[m] if m in working else 0 for m in range(len(order)))

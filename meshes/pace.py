@@ -1,5 +1,6 @@
 """How fast each device goes through a phase, asked of the cost model: fixed seconds, and seconds for each unit."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,10 @@ class Pace(NamedTuple):
     def speeds(self) -> Reals:
         """Units a second."""
         return tuple(1 / each for each in self.each)
+
+    def seconds(self, units: int) -> Reals:
+        """Of each device with all units."""
+        return tuple(fixed + units * each for fixed, each in zip(self.fixed, self.each, strict=True))
 
     def plus(self, other: "Pace", units: int) -> "Pace":
         """Two phases in one, where a unit of this one comes with some units of the other."""
@@ -55,20 +60,26 @@ class Paces(NamedTuple):
 
 
 def paces(grid: Grid, workload: Workload, *, specialized: bool = False, even: bool = False) -> list[Paces]:
-    """The paces of each group, from two sizes of the same work.
+    """The paces of each group, from two sizes of the same work: shares around the even one.
 
     Args:
         grid, workload, specialized: as `meshes.cost.seconds` takes them.
         even: as if all devices owned equally many tokens, which saves recomputation.
     """
-    few, many = workload.seq_len, 2 * workload.seq_len
+    few = 1 + 2 * workload.seq_len // (3 * grid.shape[1])
+    many = 2 * few
     low, high = (_phases(grid, workload, share, specialized=specialized, even=even) for share in (few, many))
     tokens, rows = _line(few, low[0], high[0]), _line(few * workload.heads, low[1], high[1])
     return [Paces(Pace(a, b), Pace(c, d)) for a, b, c, d in zip(*tokens, *rows, strict=True)]
 
 
 def least_step(grid: Grid, workload: Workload, *, specialized: bool = False) -> float:
-    """Seconds of a step that no division of a grid goes below: units without size, exchanges of attention free."""
+    """Seconds of a step that no division of a grid goes below.
+
+    Units have no size, exchanges of attention are free, and curves do not bend.
+    """
+    if grid.curves is not None:
+        grid = replace(grid, curves=replace(grid.curves, bend=np.zeros_like(grid.curves.bend)))
     rows, shares = workload.seq_len * workload.heads, np.full(grid.shape, workload.seq_len)
     given = paces(grid, workload, specialized=specialized, even=True)
     compute = [pace.tokens.least(workload.seq_len) + pace.rows.least(rows) for pace in given]

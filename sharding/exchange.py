@@ -79,7 +79,7 @@ class Exchange:
         return run(rows_BRC, tables)
 
 
-def build(have: Rows, want: Rows, *, ragged: bool = False, round_cost: int = 256) -> Exchange:
+def build(have: Rows, want: Rows, *, ragged: bool = False, direct: bool = False, round_cost: int = 256) -> Exchange:
     """The exchange in the cheapest form.
 
     Rounds of sends are for a single data group: a `ppermute` has no groups of participants, and where groups run
@@ -89,6 +89,7 @@ def build(have: Rows, want: Rows, *, ragged: bool = False, round_cost: int = 256
         have: row ids by device, see `Exchange`.
         want: row ids by device.
         ragged: whether the backend has a ragged all-to-all.
+        direct: whether an all-to-all is faster than an all-gather of the same bytes, see `sharding.collectives`.
         round_cost: what starting one more collective costs, in rows.
     """
     routes = crossings(have, want)
@@ -98,10 +99,10 @@ def build(have: Rows, want: Rows, *, ragged: bool = False, round_cost: int = 256
     if ragged:
         return Exchange(have, want, "ragged")
     sizes, devices = message_sizes(routes), len(have[0])
-    cost: dict[Form, int] = {
-        "gather": (devices - 1) * max(len(rows) for group in have for rows in group) + round_cost,
-        "swap": (devices - 1) * max(sizes.values(), default=0) + round_cost,
-    }
+    cost: dict[Form, int] = {"swap": (devices - 1) * max(sizes.values(), default=0) + round_cost}
+    if not direct:
+        gathered = (devices - 1) * max(len(rows) for group in have for rows in group) + round_cost
+        cost = {"gather": gathered, **cost}  # first: of equal costs it is the cheaper one
     if len(have) == 1:
         cost["permute"] = sum(size + round_cost for _, size in schedule(sizes))
     return Exchange(have, want, min(cost, key=lambda form: cost[form]))

@@ -2,7 +2,8 @@
 
 Each round attends own queries to the block that is here; partial results merge by their log-sum-exp in float32
 (Liu et al., "Ring Attention with Blockwise Transformers", 2023). The backward sends the blocks round again with
-their gradients. Legend: B batch, T own tokens, S sequence, H heads, K key/value heads, E head width.
+their gradients. Legend: B batch, T own tokens, S sequence, H heads, K key/value heads,
+E head width, C tokens of the largest block, n devices.
 """
 
 from dataclasses import dataclass
@@ -18,12 +19,11 @@ from sharding.placement import Placement
 
 def ring(
     placement: Placement,
-    k_index_C: jax.Array,
+    k_index_nC: jax.Array,
     kernel: Any,
     kv_of_head: tuple[int, ...],
     q_BTHE: jax.Array,
-    k_BTKE: jax.Array,
-    v_BTKE: jax.Array,
+    kv_BTKF: jax.Array,
     segment_BS: jax.Array,
     axis_name: str = "seq",
 ) -> jax.Array:
@@ -31,10 +31,12 @@ def ring(
 
     Args:
         placement: local sizes, with axis T.
-        k_index_C: positions of own tokens, padded to the largest share by a position that nobody sees.
+        k_index_nC: positions of the tokens of each block in the order in which blocks come here, own ones first;
+            padded to the largest share by a position that nobody sees.
         kernel: `forward`, `backward` and `Mask` of attention on exact local arrays, see `models.attention`.
         kv_of_head: the key/value head that each query head reads.
-        q_BTHE, k_BTKE, v_BTKE: local projections of own tokens.
+        q_BTHE: local queries of own tokens.
+        kv_BTKF: their keys and values side by side, F = 2 E.
         segment_BS: document number of every token of the rows.
         axis_name: mesh axis of the ring.
 
@@ -45,37 +47,35 @@ def ring(
     turn = _Turn(axis_name, groups, devices, placement.chained)
     parts = _Parts(placement, kernel, kv_of_head)
 
-    def forward(q: Any, k: Any, v: Any, *marks: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
-        def step(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
+    def forward(q: Any, kv: Any, k_index_nC: Any, *marks: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+        def step(carry: tuple[Any, ...], k_index_C: jax.Array) -> tuple[tuple[Any, ...], None]:
             o, lse, block = carry
-            part = parts.forward(q, *block, *marks)
-            return (*merge(o, lse, *part), turn(block)), None
+            part = parts.forward(q, block, k_index_C, *marks)
+            return (*merge(o, lse, *part), *turn(block)), None
 
         start = (jnp.zeros(q.shape, jnp.float32), jnp.full(q.shape[:3], -jnp.inf, jnp.float32))
-        (o, lse, _), _ = lax.scan(step, (*start, (k, v, marks[1])), length=turn.devices)
+        (o, lse, _), _ = lax.scan(step, (*start, kv), k_index_nC)
         o = o.astype(q.dtype)
-        return o, (q, k, v, marks, o, lse)
+        return o, (q, kv, k_index_nC, marks, o, lse)
 
     def backward(residual: tuple[Any, ...], do: jax.Array) -> tuple[Any, ...]:
-        q, k, v, marks, o, lse = residual
+        q, kv, k_index_nC, marks, o, lse = residual
 
-        def step(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
+        def step(carry: tuple[Any, ...], k_index_C: jax.Array) -> tuple[tuple[Any, ...], None]:
             dq, dkv, block = carry
-            part = parts.backward(q, o, lse, do, *block, *marks)
-            dkv = tuple(a + b for a, b in zip(dkv, part[1:], strict=True))
-            block, dkv = turn((block, dkv))
+            part = parts.backward(q, o, lse, do, block, k_index_C, *marks)
+            block, dkv = turn(block, dkv + part[1])
             return (dq + part[0], dkv, block), None
 
-        dq, dk, dv = (jnp.zeros(a.shape, jnp.float32) for a in (q, k, v))
-        start = (dq, (dk, dv), (k, v, marks[1]))
-        (dq, (dk, dv), _), _ = lax.scan(step, start, length=turn.devices)
-        return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None, None, None
+        start = (*(jnp.zeros(a.shape, jnp.float32) for a in (q, kv)), kv)
+        (dq, dkv, _), _ = lax.scan(step, start, k_index_nC)
+        return dq.astype(q.dtype), dkv.astype(kv.dtype), None, None, None
 
     run = jax.custom_vjp(lambda *arrays: forward(*arrays)[0])
     run.defvjp(forward, backward)
-    widths = [(0, 0), (0, k_index_C.shape[0] - k_BTKE.shape[1]), (0, 0), (0, 0)]
-    q_index_T = placement.trim(k_index_C, 0, "T")
-    return run(q_BTHE, jnp.pad(k_BTKE, widths), jnp.pad(v_BTKE, widths), q_index_T, k_index_C, segment_BS)
+    widths = [(0, 0), (0, k_index_nC.shape[1] - kv_BTKF.shape[1]), (0, 0), (0, 0)]
+    q_index_T = placement.trim(k_index_nC[0], 0, "T")
+    return run(q_BTHE, jnp.pad(kv_BTKF, widths), k_index_nC, q_index_T, segment_BS)
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class _Turn:
     devices: int
     chained: bool
 
-    def __call__(self, arrays: Any) -> Any:
-        leaves, tree = jax.tree.flatten(arrays)
+    def __call__(self, *arrays: jax.Array) -> list[jax.Array]:
+        moved = list(arrays)
         move = self._permute if self.groups == 1 else self._swap
-        for n, leaf in enumerate(leaves):
-            leaves[n] = move(wait(leaf, signal(leaves)) if self.chained else leaf)
-        return jax.tree.unflatten(tree, leaves)
+        for n, array in enumerate(moved):
+            moved[n] = move(wait(array, signal(moved)) if self.chained else array)
+        return moved
 
     def _permute(self, array: jax.Array) -> jax.Array:
         pairs = [(m, (m + 1) % self.devices) for m in range(self.devices)]
@@ -118,22 +118,23 @@ class _Parts:
     kernel: Any
     kv_of_head: tuple[int, ...]
 
-    def forward(self, q: Any, k: Any, v: Any, k_index: Any, q_index: Any, _: Any, segment: Any) -> Any:
-        def exact(_: Any, q: Any, k: Any, v: Any, *marks: jax.Array) -> Any:
+    def forward(self, q: Any, kv: Any, k_index: Any, q_index: Any, segment: Any) -> Any:
+        def exact(_: Any, q: Any, kv: Any, *marks: jax.Array) -> Any:
+            k, v = jnp.split(kv, 2, axis=-1)
             return self.kernel.forward(q, k, v, self._mask(*marks), kv_of_head=self.kv_of_head, out_dtype=jnp.float32)
 
-        signature = "B T H E, B C K E, B C K E, C, T, B S -> B T H E, B T H"
-        return self.placement.run(exact, signature, q, k, v, k_index, q_index, segment)
+        signature = "B T H E, B C K F, C, T, B S -> B T H E, B T H"
+        return self.placement.run(exact, signature, q, kv, k_index, q_index, segment)
 
-    def backward(self, q: Any, o: Any, lse: Any, do: Any, k: Any, v: Any, k_index: Any, *marks: Any) -> Any:
-        def exact(_: Any, q: Any, o: Any, lse: Any, do: Any, k: Any, v: Any, *marks: jax.Array) -> Any:
+    def backward(self, q: Any, o: Any, lse: Any, do: Any, kv: Any, k_index: Any, *marks: Any) -> Any:
+        def exact(_: Any, q: Any, o: Any, lse: Any, do: Any, kv: Any, *marks: jax.Array) -> Any:
+            k, v = jnp.split(kv, 2, axis=-1)
             mask = self._mask(*marks)
-            grads = self.kernel.backward(q, k, v, mask, o, lse, do, kv_of_head=self.kv_of_head)
-            return tuple(g.astype(jnp.float32) for g in grads)
+            dq, dk, dv = self.kernel.backward(q, k, v, mask, o, lse, do, kv_of_head=self.kv_of_head)
+            return dq.astype(jnp.float32), jnp.concatenate([dk, dv], axis=-1).astype(jnp.float32)
 
-        q_index, _, segment = marks
-        signature = "B T H E, B T H E, B T H, B T H E, B C K E, B C K E, C, T, B S -> B T H E, B C K E, B C K E"
-        return self.placement.run(exact, signature, q, o, lse, do, k, v, k_index, q_index, segment)
+        signature = "B T H E, B T H E, B T H, B T H E, B C K F, C, T, B S -> B T H E, B C K F"
+        return self.placement.run(exact, signature, q, o, lse, do, kv, k_index, *marks)
 
     def _mask(self, k_index: Any, q_index: Any, segment: Any) -> Any:
         last = segment.shape[1] - 1

@@ -47,6 +47,7 @@ class Tiling:
         ring: stream keys and values round the devices instead of gathering them; needs tiles of all heads whose
             queries are the owned tokens.
         ragged: whether the backend has a ragged all-to-all.
+        direct: how blocks of equal size travel, see `sharding.collectives`.
         packed: whether rows may hold several documents; if not, a tile of all queries has the plain causal mask, which
             vendors' kernels know.
     """
@@ -57,6 +58,7 @@ class Tiling:
     kv_heads: int
     ring: bool = False
     ragged: bool = False
+    direct: bool = False
     packed: bool = True
 
     @property
@@ -117,10 +119,11 @@ class Tiling:
             ):
                 raise ValueError("a ring needs tiles of all heads over the owned tokens: use gathered keys")
             return {}
+        ragged_kv = self.ragged and not _everybody(tile_kv)
         return {
-            "q": exchange.build(own_q, tile_q, ragged=self.ragged),
-            "kv": exchange.build(own_kv, tile_kv, ragged=self.ragged and not _everybody(tile_kv)),
-            "o": exchange.build(tile_q, own_q, ragged=self.ragged),
+            "q": exchange.build(own_q, tile_q, ragged=self.ragged, direct=self.direct),
+            "kv": exchange.build(own_kv, tile_kv, ragged=ragged_kv, direct=self.direct),
+            "o": exchange.build(tile_q, own_q, ragged=self.ragged, direct=self.direct),
         }
 
     def _keys(self, start: int, stop: int) -> np.ndarray:
@@ -131,11 +134,10 @@ class Tiling:
     @cached_property
     def tables(self) -> dict[str, Any]:
         """Index tables [data groups, devices, ...] int32, to be sharded over both mesh axes."""
-        return {
-            "token_index": fill(self.token_index, NOBODY),
-            "query_index": fill(self.query_index, 0),
-            **{name: moved.tables for name, moved in self.exchanges.items()},
-        }
+        tables = {"token_index": fill(self.token_index, NOBODY), "query_index": fill(self.query_index, 0)}
+        if self.ring:
+            tables["block_index"] = _blocks(tables["token_index"])
+        return tables | {name: moved.tables for name, moved in self.exchanges.items()}
 
 
 def attend(
@@ -160,12 +162,13 @@ def attend(
     Returns:
         Outputs of own tokens [B, T, H, E].
     """
+    kv_BTKF = jnp.concatenate([k_BTKE, v_BTKE], axis=-1)
     if tiling.ring:
         kv_of_head = tuple(h * tiling.kv_heads // tiling.heads for h in range(tiling.heads))
-        return ring(placement, tables["token_index"], kernel, kv_of_head, q_BTHE, k_BTKE, v_BTKE, segment_BS)
+        return ring(placement, tables["block_index"], kernel, kv_of_head, q_BTHE, kv_BTKF, segment_BS)
     batch, tokens, heads, width = q_BTHE.shape
     q_BRE = q_BTHE.reshape(batch, tokens * heads, width)
-    kv_BRE = jnp.concatenate([k_BTKE, v_BTKE], axis=-1).reshape(batch, tokens * k_BTKE.shape[2], 2 * width)
+    kv_BRE = kv_BTKF.reshape(batch, tokens * k_BTKE.shape[2], 2 * width)
     moves = tiling.exchanges
     q_BRE = moves["q"](q_BRE, tables["q"], placement.extent("R"))
     if placement.chained:
@@ -228,6 +231,13 @@ def _band_queries(tiles: Sequence[tuple[int, int, int]]) -> list[np.ndarray]:
         for m, index in zip(members, indices, strict=True):
             out[m] = index
     return out
+
+
+def _blocks(token_index: np.ndarray) -> np.ndarray:
+    """Positions of a ring's blocks in the order of their coming to each device [groups, devices, devices, tokens]."""
+    devices = token_index.shape[1]
+    here, turn = np.ogrid[:devices, :devices]
+    return token_index[:, (here - turn) % devices]
 
 
 def _rows(tokens: np.ndarray, heads: Sequence[int], all_heads: int) -> np.ndarray:

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sharding.collectives import all_gather, reduce_scatter
+
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["axis", "size"])
 @dataclass(frozen=True)
@@ -49,17 +51,21 @@ class WeightSharding:
         axis_name: mesh axis that holds the pieces.
         devices: its length.
         dtype: compute dtype; pieces are cast before they travel, gradients travel and add in float32.
+        direct: how they travel, see `sharding.collectives`.
     """
 
     axis_name: str
     devices: int
     dtype: Any = jnp.float32
+    direct: bool = False
 
     def gather(self, shards: Any) -> Any:
-        """Whole parameters from a tree of `Shard`: one all-gather for the whole tree."""
+        """Whole parameters from a tree of `Shard`: one collective for the whole tree."""
         nodes, tree = jax.tree.flatten(shards, is_leaf=_is_shard)
+        if self.devices == 1:
+            return jax.tree.unflatten(tree, [_join(n.value.astype(self.dtype)[None], n) for n in nodes])
         flat = jnp.concatenate([n.value.astype(self.dtype).reshape(-1) for n in nodes])
-        flat_nP = lax.all_gather(flat, self.axis_name)
+        flat_nP = all_gather(flat, self.axis_name, direct=self.direct)
         whole, start = [], 0
         for node in nodes:
             stop = start + math.prod(node.value.shape)
@@ -69,12 +75,15 @@ class WeightSharding:
         return jax.tree.unflatten(tree, whole)
 
     def scatter(self, grads: Any, like: Any) -> Any:
-        """Sum whole gradients over the axis, each device keeping its piece: one reduce-scatter."""
+        """Sum whole gradients over the axis, each device keeping its piece: one collective."""
         nodes, tree = jax.tree.flatten(like, is_leaf=_is_shard)
         wholes = jax.tree.leaves(grads)
         cut = [_cut(g.astype(jnp.float32), n, self.devices) for g, n in zip(wholes, nodes, strict=True)]
+        if self.devices == 1:
+            pieces = [Shard(c[0].astype(n.value.dtype), n.axis, n.size) for c, n in zip(cut, nodes, strict=True)]
+            return jax.tree.unflatten(tree, pieces)
         flat_nP = jnp.concatenate([c.reshape(self.devices, -1) for c in cut], axis=1)
-        flat = lax.psum_scatter(flat_nP, self.axis_name, scatter_dimension=0)
+        flat = reduce_scatter(flat_nP, self.axis_name, direct=self.direct)
         pieces, start = [], 0
         for node in nodes:
             stop = start + math.prod(node.value.shape)

@@ -15,17 +15,19 @@ import jax
 
 from meshes import control, strict_json
 from meshes.cluster import Cluster, Link, digest
-from meshes.curve import Curve, Sample, fit
+from meshes.curve import Curve, Fit, Sample, fit
 from meshes.job import Job
 from meshes.stopwatch import Timing, timed
 from meshes.workload import Workload
 from sharding import messages
+from sharding.collectives import better_direct
 from training.segments import Run, Segments
 
+Measured = tuple[str, int, Timing]  # of which segment and size
 POORLY_FITTED = 0.1
-SMALL, LARGE = 64, 2**20  # float32 numbers of a message
-LOAD = 0.03  # seconds of work between messages
-ROUNDS = 15
+SMALL = 1  # row of the matrices in a message in which only latency counts
+UNITS = 200  # of work, of which the time is taken
+TURNS = 25  # of two messages
 LEAST = 1e-6  # seconds that an exchange takes at least, whatever the noise
 
 
@@ -56,17 +58,21 @@ def profile(
     here = [n for n, device in enumerate(devices) if device.process_index == jax.process_index()]
     prepared = {n: list(_prepare(segments, devices[n], workload)) for n in here}
     ends = _ends(cluster, devices)
-    exchanges = {hosts: _exchanges(some) for hosts, some in ends.items() if _takes_part(some)}
+    large = max(workload.layer_parameters // (messages.MATRICES * messages.WIDTH * len(devices)), 2 * SMALL)
+    exchanges = {hosts: _exchanges(some, large) for hosts, some in ends.items() if _takes_part(some)}
+    alone = messages.working(devices[here[0]])
     job.exchange("profile compiled", True)
     control.throttle(True)
     mine = {str(n): _measure(runs) for n, runs in prepared.items()}
     found: dict[str, Any] = {}
     for part in job.exchange("profile", mine):
         found |= part
-    work = Load.of(prepared[here[0]][0][2])
-    links = [_link(job, hosts, len(some), exchanges.get(hosts), work) for hosts, some in ends.items()]
+    timings = [[(kind, size, Timing(**timing)) for kind, size, timing in found[str(n)]] for n in range(len(devices))]
+    fits = [_fitted(workload, some) for some in timings]
+    work = Load.of(alone, _between(workload, [fit.curve for fit in fits]))
+    links = [_link(job, hosts, len(some), exchanges.get(hosts), work, large) for hosts, some in ends.items()]
     control.throttle(False)
-    return _profile(cluster, workload, [found[str(n)] for n in range(len(devices))], links)
+    return _profile(cluster, workload, timings, fits, links)
 
 
 def key(cluster: Cluster, devices: Sequence[jax.Device], workload: Workload) -> str:
@@ -113,7 +119,7 @@ def _kept(name: str) -> Path:
 def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iterator[tuple[str, int, Run]]:
     """Compiled segments: what they measure, and of which size."""
     row, heads = workload.seq_len, workload.heads
-    for tokens in sorted({max(row // 4, 1), max(row // 2, 1), row}):
+    for tokens in sorted({max(row // part, 1) for part in (8, 4, 2, 1)}):
         yield "tokens", tokens, segments.tokens(device, tokens)
     tiles = {(max(row // 4, 1), heads), (row, heads), (row, max(heads // 2, 1)), (max(row // 2, 1), heads)}
     for queries, count in sorted(tiles):
@@ -126,25 +132,24 @@ def _measure(runs: Sequence[tuple[str, int, Run]]) -> list[tuple[str, int, dict[
     return [(kind, size, asdict(timed(run))) for kind, size, run in runs]
 
 
-def _profile(cluster: Cluster, workload: Workload, found: list[Any], links: list[Link]) -> Profile:
-    curves, notes = [], []
-    for device, about in zip(cluster.devices, found, strict=True):
-        timings = [(kind, size, Timing(**timing)) for kind, size, timing in about]
-        curve, error = _curve(workload, timings)
-        curves.append(curve)
+def _profile(
+    cluster: Cluster, workload: Workload, timings: list[list[Measured]], fits: list[Fit], links: list[Link]
+) -> Profile:
+    notes = []
+    for device, some, fitted in zip(cluster.devices, timings, fits, strict=True):
         if device.limits is not None and device.limits.cpu_share is not None:
-            got = statistics.median(timing.share for _, _, timing in timings)
+            got = statistics.median(timing.share for _, _, timing in some)
             notes.append(f"profile: {device.name}: {got:.3f} of a core, {device.limits.cpu_share:g} was asked for")
-        noisy = max(timings, key=lambda timing: timing[2].spread)
-        if noisy[2].noisy:
-            notes.append(f"profile: {device.name}: samples of {noisy[0]} {noisy[1]} differ by {noisy[2].spread:.0%}")
-        if error > POORLY_FITTED:
-            notes.append(f"profile: {device.name}: the curve is {error:.0%} off at one size")
-    rates = [_flops(workload) / c.compute(workload.seq_len, workload.seq_len * workload.heads) for c in curves]
+        kind, size, noisy = max(some, key=lambda timing: timing[2].spread)
+        if noisy.noisy:
+            notes.append(f"profile: {device.name}: samples of {kind} {size} differ by {noisy.spread:.0%}")
+        if fitted.error > POORLY_FITTED:
+            notes.append(f"profile: {device.name}: the curve is {fitted.error:.0%} off at one size")
+    rates = [_flops(workload) / _row_seconds(workload, fitted.curve) for fitted in fits]
     base = min(rates)
     measured = [
-        replace(device, curve=curve, speed=float(f"{rate / base:.4g}"))
-        for device, curve, rate in zip(cluster.devices, curves, rates, strict=True)
+        replace(device, curve=fitted.curve, speed=float(f"{rate / base:.4g}"))
+        for device, fitted, rate in zip(cluster.devices, fits, rates, strict=True)
     ]
     return Profile(
         cluster=replace(
@@ -159,7 +164,8 @@ def _profile(cluster: Cluster, workload: Workload, found: list[Any], links: list
     )
 
 
-def _curve(workload: Workload, timings: list[tuple[str, int, Timing]]) -> tuple[Curve, float]:
+def _fitted(workload: Workload, timings: list[Measured]) -> Fit:
+    """The curve of one device."""
     samples, update = [], 0.0
     for kind, size, timing in timings:
         if kind == "tokens":
@@ -168,8 +174,18 @@ def _curve(workload: Workload, timings: list[tuple[str, int, Timing]]) -> tuple[
             samples.append(Sample(tokens=0, rows=size, seconds=timing.seconds * workload.layers))
         else:
             update = timing.seconds / size
-    fitted = fit(workload.model, samples, update)
-    return fitted.curve, fitted.error
+    return fit(workload.model, samples, update)
+
+
+def _row_seconds(workload: Workload, curve: Curve) -> float:
+    """Of a microbatch of whole rows on one device."""
+    return curve.compute(workload.seq_len, workload.seq_len * workload.heads)
+
+
+def _between(workload: Workload, curves: Sequence[Curve]) -> float:
+    """Seconds between two messages of a step that all devices share: each layer has six, and so have both ends."""
+    together = 1 / sum(1 / _row_seconds(workload, curve) for curve in curves)
+    return together / (6 * (workload.layers + 1))
 
 
 def _flops(workload: Workload) -> float:
@@ -191,61 +207,51 @@ def _takes_part(devices: Sequence[jax.Device]) -> bool:
     return jax.process_index() in {device.process_index for device in devices}
 
 
-def _exchanges(devices: Sequence[jax.Device]) -> tuple[Run, Run]:
-    """A small and a large exchange."""
-    return messages.collective(devices, SMALL), messages.collective(devices, LARGE)
+def _exchanges(devices: Sequence[jax.Device], large: int) -> list[messages.Turns]:
+    """Small and large messages."""
+    return [messages.exchanging(devices, rows, direct=better_direct(devices)) for rows in (SMALL, large)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Work of about `LOAD` seconds between exchanges: a process that has rested answers sooner than in a step.
+    """A little work between messages: a process that has rested answers sooner than one in a step.
 
     Args:
-        run: a segment.
-        repeats: how often.
-        seconds: that this takes.
+        units: how often its unit is done before each message.
+        seconds: that this takes on average.
     """
 
-    run: Run
-    repeats: int
+    units: int
     seconds: float
 
     @staticmethod
-    def of(run: Run) -> "Load":
-        """As often as a segment must run."""
-        once = timed(run).seconds
-        repeats = max(1, round(LOAD / once))
-        return Load(run=run, repeats=repeats, seconds=once * repeats)
-
-    def __call__(self) -> None:
-        """Do it."""
-        for _ in range(self.repeats):
-            self.run()
+    def of(alone: messages.Turns, wanted: float) -> "Load":
+        """As many units as take so many seconds."""
+        alone(1, UNITS)
+        unit = timed(lambda: alone(1, UNITS)).seconds / (2 * UNITS)
+        units = max(1, round(wanted / unit))
+        return Load(units=units, seconds=per_message(alone, units))
 
 
-def _link(job: Job, hosts: tuple[str, str], count: int, exchanges: tuple[Run, Run] | None, work: Load) -> Link:
+def per_message(turns: messages.Turns, units: int) -> float:
+    """Seconds from one message to the next, the work before it included."""
+    turns(1, units)
+    start = time.perf_counter()
+    turns(TURNS, units)
+    return (time.perf_counter() - start) / (2 * TURNS)
+
+
+def _link(
+    job: Job, hosts: tuple[str, str], count: int, exchanges: list[messages.Turns] | None, work: Load, large: int
+) -> Link:
     """Latency and bandwidth as the cost model counts them, told to all processes.
 
-    Each process works, then all exchange: what a round takes beyond the work of the slowest is the exchange.
+    Each process works, then all exchange: what that takes beyond the work of the slowest is the exchange.
     """
-    mine = None
-    if exchanges is not None:
-        mine = [*(_round_seconds(work, exchange) for exchange in exchanges), work.seconds]
+    mine = None if exchanges is None else [*(per_message(turns, work.units) for turns in exchanges), work.seconds]
     found = [times for times in job.exchange(f"link {hosts}", mine) if times is not None]
     busiest = max(times[2] for times in found)
-    small, large = (max(found[0][size] - busiest, LEAST) for size in range(2))
-    steps = 2 * (count - 1)  # a ring, once for the all-gather and once for the reduce-scatter
-    size = 4 * (LARGE - SMALL)
-    return Link(hosts=hosts, bandwidth=steps * size / max(large - small, LEAST), latency=small / steps)
-
-
-def _round_seconds(work: Load, exchange: Run) -> float:
-    """Median seconds of a round; all processes begin and end a round together."""
-    exchange()
-    seconds = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        work()
-        exchange()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+    short, long = (max(found[0][size] - busiest, LEAST) for size in range(2))
+    size = 4 * messages.MATRICES * messages.WIDTH * (large - SMALL)  # bytes of a device's pieces
+    bandwidth = (count - 1) * size / max(long - short, LEAST)
+    return Link(hosts=hosts, bandwidth=bandwidth, latency=short / (count - 1))

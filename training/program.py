@@ -13,6 +13,7 @@ from meshes.mesh import make_mesh
 from meshes.plan import Plan
 from models.transformer import TransformerConfig
 from sharding import rules
+from sharding.collectives import better_direct
 from sharding.placement import Placement
 from sharding.tiles import Tiling
 from training import optimizer
@@ -38,14 +39,15 @@ def build(config: TrainConfig, plan: Plan, devices: list[jax.Device], vocab_size
         PlanError: specialized placement, but this process's devices are of several kinds.
     """
     mesh = make_mesh(plan.order, devices)
-    tiles = tiling(plan, ragged=devices[0].platform in RAGGED_BACKENDS, packed=packed)
+    ragged, direct = devices[0].platform in RAGGED_BACKENDS, better_direct(devices)
+    tiles = tiling(plan, ragged=ragged, direct=direct, packed=packed)
     rate = optimizer.schedule(config.schedule, config.lr, config.warmup, config.steps)
     try:
         placement = Placement(plan.placement, tiles.sizes, mesh_places(mesh))
     except ValueError as error:
         raise PlanError(f"--placement {plan.placement}: {error}") from None
     return Program(
-        config=dataclasses.replace(model(config, vocab_size), unroll=_unroll(plan)),
+        config=_unrolled(model(config, vocab_size), plan.placement == "single"),
         mesh=mesh,
         tiling=tiles,
         placement=placement,
@@ -61,10 +63,10 @@ def model(config: TrainConfig, vocab_size: int) -> TransformerConfig:
     return TransformerConfig(vocab_size=vocab_size, tied=config.tied_embedding, **sizes)
 
 
-def segments(config: TrainConfig, vocab_size: int) -> Segments:
-    """What one device computes, to be timed."""
+def segments(config: TrainConfig, vocab_size: int, devices: int) -> Segments:
+    """What one of so many devices computes, to be timed."""
     return Segments(
-        config=model(config, vocab_size),
+        config=_unrolled(model(config, vocab_size), devices == 1),
         seq_len=config.seq_len,
         microbatch=config.microbatch,
         dtype=jnp.dtype(config.dtype),
@@ -72,21 +74,21 @@ def segments(config: TrainConfig, vocab_size: int) -> Segments:
     )
 
 
-def tiling(plan: Plan, ragged: bool = False, packed: bool = True) -> Tiling:
+def tiling(plan: Plan, ragged: bool = False, direct: bool = False, packed: bool = True) -> Tiling:
     """Token shares and attention tiles of a plan."""
     tiles = tuple(tuple((*tile.heads, tile.tokens) for tile in group) for group in plan.tiles)
     work = plan.workload
-    ring = plan.kv == "ring"
-    return Tiling(plan.tokens, tiles, work.heads, work.kv_heads, ring=ring, ragged=ragged, packed=packed)
+    forms = {"ring": plan.kv == "ring", "ragged": ragged, "direct": direct}
+    return Tiling(plan.tokens, tiles, work.heads, work.kv_heads, **forms, packed=packed)
 
 
-def _unroll(plan: Plan) -> int:
-    """All of a few layers on one device; with branches for several kinds of devices, compiling would take too long.
+def _unrolled(config: TransformerConfig, alone: bool) -> TransformerConfig:
+    """A few layers one by one on one device; with branches for several kinds of devices, compiling would take too long.
 
     Not where they are rematerialised: one by one, the compiler sees that it has computed all that before, and keeps it.
     """
-    work = plan.workload
-    return work.layers if plan.placement == "single" and work.remat == "none" and work.layers <= UNROLLED else 1
+    few = alone and config.remat == "none" and config.layers <= UNROLLED
+    return dataclasses.replace(config, unroll=config.layers if few else 1)
 
 
 def mesh_places(mesh: Mesh) -> tuple[tuple[int, int], ...]:

@@ -4,6 +4,7 @@ import functools
 import inspect
 import logging
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,12 @@ LOGGERS = ("absl", "asyncio")
 
 
 def quieten() -> None:
-    """Keep the tracebacks of orbax's threads from the terminal; exceptions that are raised are not touched."""
+    """Keep what orbax's threads leave behind from the terminal; exceptions that are raised are not touched."""
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if not isinstance(sys.unraisablehook, functools.partial):
         sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
 
 def _unraisable(before: Callable[[Any], Any], found: Any) -> None:

@@ -85,7 +85,7 @@ def measured(
     kept = profile.load(name) if job.number == 0 and config.profile == "auto" else None
     found = profile.decode(job.from_first("profile that is kept", kept and asdict(kept)))
     if found is None:
-        found = profile.profile(job, cluster, devices, work, program.segments(config, vocab_size))
+        found = profile.profile(job, cluster, devices, work, program.segments(config, vocab_size, len(devices)))
         if job.number == 0:
             profile.keep(name, found)
     speeds = ", ".join(f"{d.name} {d.speed:g}" for d in found.cluster.devices)
@@ -280,7 +280,11 @@ def run(
             if first:
                 _write_records(config, plan)
             told = job.alone and devices[0].platform == "cpu"  # emulated devices share the cores: nothing to compare
-            comparer = None if told else Comparer(job, plan, devices, program.segments(config, corpus.vocab_size))
+            comparer = (
+                None
+                if told
+                else Comparer(job, plan, devices, program.segments(config, corpus.vocab_size, len(devices)))
+            )
             training = loop.Training(
                 config, job, plan, built, stream, batches, checkpoints, state, done, reporter, comparer, stop
             )

@@ -171,8 +171,8 @@ class Program:
         return self._sum(jnp.sum(jnp.where(mine_T[:, None], logits_BTV[0], 0.0), axis=0))
 
     def _layout(self, tables: Any) -> Layout:
-        local = jax.tree.map(lambda t: t[0, 0], tables)
-        weights: Keep | WeightSharding = WeightSharding("seq", self.mesh.shape["seq"], self.dtype)
+        local, direct = jax.tree.map(lambda t: t[0, 0], tables), self.tiling.direct
+        weights: Keep | WeightSharding = WeightSharding("seq", self.mesh.shape["seq"], self.dtype, direct)
         placement = Placement(
             self.placement.mode,
             self.placement.sizes,
@@ -206,13 +206,17 @@ class Program:
     def _sum(self, value: jax.Array) -> jax.Array:
         return lax.psum(value, self.mesh.axis_names) if self.mesh.size > 1 else value
 
+    @property
+    def _over_data(self) -> WeightSharding:
+        return WeightSharding("data", self.mesh.shape["data"], direct=self.tiling.direct)
+
     def _gather_over_data(self, params: Any) -> Any:
         """Local pieces to the pieces of one group: `Shard` nodes cut over the seq axis alone."""
         if self.mesh.size == 1:
             return params
         groups, devices = self.mesh.shape["data"], self.mesh.shape["seq"]
         if groups > 1:
-            params = WeightSharding("data", groups).gather(self._pieces(params))
+            params = self._over_data.gather(self._pieces(params))
         return rules.apply(lambda s, leaf: s.shard(leaf, devices), self.stored["params"], params)
 
     def _scatter_over_data(self, grads: Any, params: Any) -> Any:
@@ -220,10 +224,9 @@ class Program:
         if self.mesh.size == 1:
             return grads
         chunks = jax.tree.map(lambda s: s.value, grads, is_leaf=lambda n: isinstance(n, Shard))
-        groups = self.mesh.shape["data"]
-        if groups == 1:
+        if self.mesh.shape["data"] == 1:
             return chunks
-        pieces = WeightSharding("data", groups).scatter(chunks, self._pieces(params))
+        pieces = self._over_data.scatter(chunks, self._pieces(params))
         return jax.tree.map(lambda s: s.value, pieces, is_leaf=lambda n: isinstance(n, Shard))
 
     def _pieces(self, params: Any) -> Any:

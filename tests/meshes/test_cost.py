@@ -91,11 +91,10 @@ def test_one_device_says_nothing() -> None:
 
 
 def test_weight_seconds() -> None:
-    whole = 3 * WORK.layer_parameters + 2 * 50 * 16
-    moved = whole * (2 * 2 + 4) * 3 / 4  # two gathers in the compute dtype, one scatter in float32
-    np.testing.assert_allclose(
-        weight_seconds(grid((1.0,) * 4), WORK), moved / BANDWIDTH + 3 * (2 * 3 + 2) * 3 * LATENCY
-    )
+    layers = 3 * WORK.layer_parameters * (2 * 2 + 4)  # two gathers in the compute dtype, one scatter in float32
+    ends = 50 * 16 * (2 + 2 * 4)  # one gather and two scatters of the embedding
+    expected = (layers + ends) * 3 / 4 / BANDWIDTH + (3 * 2 * 3 + 3) * 3 * LATENCY
+    np.testing.assert_allclose(weight_seconds(grid((1.0,) * 4), WORK), expected)
     groups = grid((1.0,) * 2, (1.0,) * 2)
     assert reduction_seconds(groups, WORK) == pytest.approx(2 * 4 * WORK.parameters / 2 / 2 / BANDWIDTH + 2 * LATENCY)
 
@@ -123,7 +122,7 @@ def test_ring_waits_for_the_largest_block() -> None:
     np.testing.assert_allclose(slower, 2 * 48 / 64)
     block = 2 * 48 * 2 * 2 * 4
     size = 2 * block * (2 * 2 + 4)
-    np.testing.assert_allclose(exchange_seconds(devices, WORK, ring), 3 * (size / BANDWIDTH + 2 * 6 * LATENCY))
+    np.testing.assert_allclose(exchange_seconds(devices, WORK, ring), 3 * (size / BANDWIDTH + 2 * 3 * LATENCY))
 
 
 def test_state_bytes() -> None:
@@ -139,17 +138,20 @@ CURVES = Curves(
     token=np.array([[1e-5, 3e-5]]),
     query=np.array([[1e-7, 2e-7]]),
     update=np.array([[1e-9, 5e-9]]),
+    knee=np.array([[40, 20]]),
+    bend=np.array([[2e-5, 9e-5]]),
 )
 
 
 def test_measured_curves_take_the_place_of_flops() -> None:
     devices, division = replace(grid((3.0, 1.0)), curves=CURVES), context([[48, 16]])
     found = seconds(devices, WORK, division, specialized=True)
-    np.testing.assert_allclose(found.tokens, [[1e-3 + 48e-5, 2e-3 + 16 * 3e-5]])
+    np.testing.assert_allclose(found.tokens, [[1e-3 + 48e-5 + 8 * 2e-5, 2e-3 + 16 * 3e-5]])
     np.testing.assert_allclose(found.attention, [[48 * WORK.heads * 1e-7, 16 * WORK.heads * 2e-7]])
-    assert found.once == pytest.approx(5e-9 * WORK.parameters / 2 + 4 * LATENCY)
+    lookups = 50 * 16 * 2 / 2 / BANDWIDTH + LATENCY
+    assert found.once == pytest.approx(5e-9 * WORK.parameters / 2 + 4 * LATENCY + lookups)
     switched = seconds(devices, WORK, division)
-    np.testing.assert_allclose(switched.tokens, [[1e-3 + 4 / 3 * 48e-5, 2e-3 + 4 / 3 * 16 * 3e-5]])
+    np.testing.assert_allclose(switched.tokens, [[1e-3 + 4 / 3 * (48e-5 + 8 * 2e-5), 2e-3 + 4 / 3 * 16 * 3e-5]])
 
 
 def test_curves_of_another_model_are_not_used() -> None:

@@ -125,6 +125,7 @@ def test_build_chooses_the_cheapest_form() -> None:
     have = [list(np.split(everything, 4))]
     assert exchange.build(have, have).form == "none"
     assert exchange.build(have, [[everything] * 4]).form == "gather"
+    assert exchange.build(have, [[everything] * 4], direct=True).form == "swap"
     turned = [[have[0][1], have[0][0], have[0][2], have[0][3]]]
     assert exchange.build(have, turned).form == "permute"
     twice = [have[0], have[0]]

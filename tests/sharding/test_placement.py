@@ -118,7 +118,10 @@ def test_signatures() -> None:
 
 @pytest.mark.parametrize("shapes", [((7, 3), (5,)), ((8, 4), (1,)), ((3, 2), (9,))])
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_gathered_weights_are_whole_and_gradients_add(n: int, shapes: tuple[tuple[int, ...], ...]) -> None:
+@pytest.mark.parametrize("direct", [False, True])
+def test_gathered_weights_are_whole_and_gradients_add(
+    direct: bool, n: int, shapes: tuple[tuple[int, ...], ...]
+) -> None:
     """Pieces of any axis, padded where it does not divide, in one all-gather; backward one reduce-scatter."""
     rng = np.random.default_rng(0)
     wholes = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
@@ -131,7 +134,7 @@ def test_gathered_weights_are_whole_and_gradients_add(n: int, shapes: tuple[tupl
 
     def device(pieces: Any, factor: Any) -> Any:
         shards = [Shard(p[0], -w.ndim, w.shape[0]) for p, w in zip(pieces, wholes, strict=True)]
-        sharding = WeightSharding("seq", n)
+        sharding = WeightSharding("seq", n, direct=direct)
         out = sharding.gather(shards)
         grads = sharding.scatter([o * factor[0] for o in out], shards)
         return [o[None] for o in out], [g.value[None] for g in grads]

@@ -69,9 +69,10 @@ def inputs(config: TrainConfig, found: Plan, built: Program) -> tuple[Any, ...]:
     return state, batch, dealer.device_counts, built.tables
 
 
-def compiled(config: TrainConfig, found: Plan, place: Place) -> tuple[int, int]:
+def compiled(config: TrainConfig, found: Plan, place: Place, *, direct: bool = False) -> tuple[int, int]:
     """Temporary and total bytes."""
     built = own_program(config, found, place)
+    built = dataclasses.replace(built, tiling=dataclasses.replace(built.tiling, direct=direct))
     analysis: Any = built.train_step().lower(*inputs(config, found, built)).compile(FASTER).memory_analysis()
     results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes + results + analysis.temp_size_in_bytes
@@ -89,6 +90,15 @@ def test_predicted_memory_is_that_of_the_compiled_program(name: str) -> None:
     predicted = found.predictions[0][0].memory
     assert predicted == pytest.approx(total, rel=TOLERANCE)
     assert predicted - stored(found) == pytest.approx(temporary, rel=TOLERANCE)
+
+
+def test_direct_collectives_need_little_more() -> None:
+    """They hold copies of what is sent, at moments that are not those that need most."""
+    config, speeds, placement = CASES["context"]
+    found = planned(config, speeds, placement)
+    temporary, total = compiled(config, found, (0, 0), direct=True)
+    assert found.predictions[0][0].memory == pytest.approx(total, rel=TOLERANCE)
+    assert found.predictions[0][0].memory - stored(found) == pytest.approx(temporary, rel=TOLERANCE)
 
 
 def test_another_share_needs_other_memory() -> None:

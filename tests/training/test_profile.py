@@ -23,7 +23,7 @@ VOCAB = 37
 def found() -> profile.Profile:
     cluster = Cluster.from_flags(devices=2)
     work = setup.workload(CONFIG, VOCAB)
-    return profile.profile(Job(), cluster, jax.devices()[:2], work, program.segments(CONFIG, VOCAB))
+    return profile.profile(Job(), cluster, jax.devices()[:2], work, program.segments(CONFIG, VOCAB, 2))
 
 
 def test_every_device_has_a_curve_of_this_model(found: profile.Profile) -> None:
@@ -74,7 +74,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 
 def test_a_comparison_times_what_the_plan_gives_each_device() -> None:
     made = plan(Cluster.from_flags(devices=2), setup.workload(CONFIG, VOCAB), attention="head", data_groups=1)
-    comparer = Comparer(Job(), made, jax.devices()[:2], program.segments(CONFIG, VOCAB))
+    comparer = Comparer(Job(), made, jax.devices()[:2], program.segments(CONFIG, VOCAB, 2))
     comparer.prepare()
     compared = comparer.compare("now", step=1.0)
     assert [device.name for device in compared.devices] == ["d0", "d1"]

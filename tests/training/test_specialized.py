@@ -29,7 +29,8 @@ class TwoProcesses(Case):
     """Three devices: two of the first process, one of the second."""
 
     def build(self) -> tuple[Program, Dealer]:
-        tiling = Tiling(self.tokens, self.tiles, self.config.heads, self.config.kv_heads, ring=self.ring)
+        heads = (self.config.heads, self.config.kv_heads)
+        tiling = Tiling(self.tokens, self.tiles, *heads, ring=self.ring, direct=self.direct)
         mesh = make_mesh(((0, 1, 2),), jax.devices())
         placement = Placement("specialized", tiling.sizes, mesh_places(mesh))
         return Program(self.config, mesh, tiling, placement, optax.adam(1e-3)), Dealer(mesh, tiling, 2, self.counts)
@@ -37,6 +38,7 @@ class TwoProcesses(Case):
 
 CASES = {
     "context": TwoProcesses(((7, 7, 3),), (context(7, 7, 3),), (2,)),
+    "context, direct": TwoProcesses(((7, 7, 3),), (context(7, 7, 3),), (2,), direct=True),
     "ring": TwoProcesses(((7, 7, 3),), (context(7, 7, 3),), (1,), ring=True),
     "a device without work": TwoProcesses(((9, 9, 0),), (((0, 3, 18), (3, 6, 18), (0, 0, 0)),), (1,)),
     "ring, a device without tokens": TwoProcesses(((9, 9, 0),), (context(9, 9, 0),), (1,), ring=True),

@@ -37,10 +37,11 @@ class Case:
     microbatch: int = 2
     dtype: Any = jnp.float32
     packed: bool = True
+    direct: bool = False
 
     def build(self) -> tuple[Program, Dealer]:
         heads = (self.config.heads, self.config.kv_heads)
-        tiling = Tiling(self.tokens, self.tiles, *heads, ring=self.ring, packed=self.packed)
+        tiling = Tiling(self.tokens, self.tiles, *heads, ring=self.ring, packed=self.packed, direct=self.direct)
         groups, devices = len(self.tokens), len(self.tokens[0])
         order = np.arange(groups * devices).reshape(devices, groups).T.tolist()
         mesh = make_mesh(order, jax.devices())
@@ -74,6 +75,8 @@ CASES = {
     "uniform head": Case(((8, 8),), (((0, 3, 16), (3, 6, 16)),), (1,), "uniform"),
     "fewer tokens than devices": Case(((1, 1, 1, 0),), (context(1, 1, 1, 0),), (1,)),
     "one token": Case(((1, 0),), (context(1, 0),), (1,)),
+    "direct": Case((TOKENS,), (context(*TOKENS),), (2,), direct=True),
+    "data groups, direct": Case(((12, 5), (9, 8)), (context(12, 5), ((0, 4, S), (4, 6, S))), (3, 1), direct=True),
     "untied, remat": Case((TOKENS,), (((0, 4, S), (4, 6, 12), (4, 6, 5), (6, 8, S)),), (1,), config=WIDE),
 }
 
