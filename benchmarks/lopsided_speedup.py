@@ -29,7 +29,8 @@ def config_of(kind: str, quick: bool) -> TrainConfig:
     if kind == "data":
         sizes: dict[str, Any] = {"seq_len": 256 if quick else 1024, "batch_size": 16, "microbatch": 1}
     else:
-        sizes = {"seq_len": 512 if quick else 2048, "batch_size": 4, "microbatch": 4}
+        rows = 4 if quick else 8
+        sizes = {"seq_len": 512 if quick else 2048, "batch_size": rows, "microbatch": rows}
     return TrainConfig(**MODEL, **sizes)
 
 
@@ -66,7 +67,7 @@ def main() -> None:
             config = config_of(kind, given.quick)
             made = plans(kind, config, cluster)
             best = ideal(cluster, made)
-            found = timed(cluster, config, made, rounds=3 if given.quick else 7)
+            found = timed(cluster, config, made, rounds=3 if given.quick else 5)
             seconds = {name: statistics.median(side["seconds"]) for name, side in found.items()}
             gain = seconds["even"] / seconds["uneven"]
             name = f"{shares} {kind}"

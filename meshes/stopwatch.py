@@ -8,6 +8,7 @@ import numpy as np
 
 SAMPLES = 5
 SAMPLE_SECONDS = 0.1  # a sample repeats what is shorter: a throttled process runs and rests in turns of milliseconds
+ENOUGH_SECONDS = 2.0  # what takes longer is sampled less often, but twice
 NOISY = 0.1
 
 
@@ -36,15 +37,16 @@ def timed(run: Callable[[], None], samples: int = SAMPLES, least: float = SAMPLE
 
     Args:
         run: what to time.
-        samples: how many, at least 1.
+        samples: how many, fewer if they take long.
         least: seconds of a sample.
     """
     began = time.perf_counter()
     run()
-    repeats = max(1, round(least / max(time.perf_counter() - began, 1e-9)))
+    once = max(time.perf_counter() - began, 1e-9)
+    repeats = max(1, round(least / once))
     seconds = []
     cpu, wall = time.process_time(), time.perf_counter()
-    for _ in range(samples):
+    for _ in range(min(samples, max(2, round(ENOUGH_SECONDS / (once * repeats))))):
         start = time.perf_counter()
         for _ in range(repeats):
             run()

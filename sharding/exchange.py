@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from sharding.chain import signal, wait
+from sharding.collectives import all_gather, reduce_scatter
 from sharding.routes import Form, Leg, Rows, crossings, legs, message_sizes, schedule
 
 Tables = dict[str, Any]
@@ -31,12 +32,14 @@ class Exchange:
         want: for every device, the ids it needs, each at most once; every id has an owner in its group.
         form: `gather` (all-gather of padded blocks), `swap` (all-to-all of equal messages), `permute` (rounds of
             matched sends), `ragged` (ragged all-to-all, where the backend has it), `none` (all is in place already).
+        direct: how `gather` and its reverse travel, see `sharding.collectives`.
         axis_name: the mesh axis along which rows move.
     """
 
     have: Rows
     want: Rows
     form: Form
+    direct: bool = False
     axis_name: str = "seq"
 
     @cached_property
@@ -69,14 +72,36 @@ class Exchange:
         had = rows_BRC.shape[1]
 
         def send(rows: jax.Array, tables: Tables) -> jax.Array:
-            return _move(forward, rows, _named(tables, "forward_"), wanted, self.axis_name)
+            return self._move(forward, rows, _named(tables, "forward_"), wanted)
 
         def reverse(tables: Tables, cotangent: jax.Array) -> tuple[jax.Array, None]:
-            return _move(backward, cotangent, _named(tables, "backward_"), had, self.axis_name), None
+            return self._move(backward, cotangent, _named(tables, "backward_"), had), None
 
         run = jax.custom_vjp(send)
         run.defvjp(lambda rows, tables: (send(rows, tables), tables), reverse)
         return run(rows_BRC, tables)
+
+    def _move(self, leg: Leg, rows_BRC: jax.Array, tables: Tables, wanted: int) -> jax.Array:
+        """One direction: local rows [B, R, C] -> [B, wanted, C]."""
+        zero = jnp.zeros((rows_BRC.shape[0], 1, rows_BRC.shape[2]), rows_BRC.dtype)
+        source = jnp.concatenate([zero, rows_BRC], axis=1)
+        if leg.form in ("gather", "scatter"):  # own rows arrive, too; what an unused entry names lies beyond them
+            transport = {"gather": _gathered, "scatter": _scattered}[leg.form]
+            buffer_BNC = transport(leg, source, tables, self.axis_name, self.direct)
+        else:
+            received = _TRANSPORT[leg.form](leg, source, tables, self.axis_name)
+            buffer_BNC = jnp.concatenate([received, source.astype(received.dtype)], axis=1)
+        take_RS = tables["take"][:wanted]
+        picked = [
+            jnp.take(buffer_BNC, take_RS[:, slot], axis=1, mode="fill", fill_value=0)
+            for slot in range(take_RS.shape[1])
+        ]
+        if len(picked) == 1:
+            return picked[0].astype(rows_BRC.dtype)
+        total = picked[0].astype(jnp.float32)
+        for part in picked[1:]:
+            total = total + part.astype(jnp.float32)
+        return total.astype(rows_BRC.dtype)
 
 
 def build(have: Rows, want: Rows, *, ragged: bool = False, direct: bool = False, round_cost: int = 256) -> Exchange:
@@ -89,7 +114,7 @@ def build(have: Rows, want: Rows, *, ragged: bool = False, direct: bool = False,
         have: row ids by device, see `Exchange`.
         want: row ids by device.
         ragged: whether the backend has a ragged all-to-all.
-        direct: whether an all-to-all is faster than an all-gather of the same bytes, see `sharding.collectives`.
+        direct: how blocks are gathered, see `sharding.collectives`.
         round_cost: what starting one more collective costs, in rows.
     """
     routes = crossings(have, want)
@@ -99,48 +124,32 @@ def build(have: Rows, want: Rows, *, ragged: bool = False, direct: bool = False,
     if ragged:
         return Exchange(have, want, "ragged")
     sizes, devices = message_sizes(routes), len(have[0])
-    cost: dict[Form, int] = {"swap": (devices - 1) * max(sizes.values(), default=0) + round_cost}
-    if not direct:
-        gathered = (devices - 1) * max(len(rows) for group in have for rows in group) + round_cost
-        cost = {"gather": gathered, **cost}  # first: of equal costs it is the cheaper one
+    cost: dict[Form, int] = {
+        "gather": (devices - 1) * max(len(rows) for group in have for rows in group) + round_cost,
+        "swap": (devices - 1) * max(sizes.values(), default=0) + round_cost,
+    }
     if len(have) == 1:
         cost["permute"] = sum(size + round_cost for _, size in schedule(sizes))
-    return Exchange(have, want, min(cost, key=lambda form: cost[form]))
+    return Exchange(have, want, min(cost, key=lambda form: cost[form]), direct)
 
 
 def _named(tables: Tables, prefix: str) -> Tables:
     return {k.removeprefix(prefix): v for k, v in tables.items() if k.startswith(prefix)}
 
 
-def _move(leg: Leg, rows_BRC: jax.Array, tables: Tables, wanted: int, axis_name: str) -> jax.Array:
-    """One direction: local rows [B, R, C] -> [B, wanted, C]."""
-    zero = jnp.zeros((rows_BRC.shape[0], 1, rows_BRC.shape[2]), rows_BRC.dtype)
-    source = jnp.concatenate([zero, rows_BRC], axis=1)
-    received = _TRANSPORT[leg.form](leg, source, tables, axis_name)
-    buffer_BNC = jnp.concatenate([received, source.astype(received.dtype)], axis=1)
-    take_RS = tables["take"][:wanted]
-    picked = [jnp.take(buffer_BNC, take_RS[:, slot], axis=1) for slot in range(take_RS.shape[1])]
-    if len(picked) == 1:
-        return picked[0].astype(rows_BRC.dtype)
-    total = picked[0].astype(jnp.float32)
-    for part in picked[1:]:
-        total = total + part.astype(jnp.float32)
-    return total.astype(rows_BRC.dtype)
-
-
-def _gathered(leg: Leg, source: jax.Array, tables: Tables, axis_name: str) -> jax.Array:
+def _gathered(leg: Leg, source: jax.Array, tables: Tables, axis_name: str, direct: bool) -> jax.Array:
     """Everybody receives everybody's block."""
-    blocks_nBRC = lax.all_gather(jnp.take(source, tables["send"], axis=1), axis_name)
+    blocks_nBRC = all_gather(jnp.take(source, tables["send"], axis=1), axis_name, direct=direct)
     batch, channels = source.shape[0], source.shape[2]
     return jnp.moveaxis(blocks_nBRC, 0, 1).reshape(batch, leg.received, channels)
 
 
-def _scattered(leg: Leg, source: jax.Array, tables: Tables, axis_name: str) -> jax.Array:
+def _scattered(_: Leg, source: jax.Array, tables: Tables, axis_name: str, direct: bool) -> jax.Array:
     """Everybody sends everybody a block, and blocks add on arrival, in float32."""
     n, rows = tables["send"].shape
     blocks = jnp.take(source, tables["send"].reshape(-1), axis=1).astype(jnp.float32)
     blocks_BnRC = blocks.reshape(source.shape[0], n, rows, source.shape[2])
-    return lax.psum_scatter(blocks_BnRC, axis_name, scatter_dimension=1)
+    return reduce_scatter(jnp.moveaxis(blocks_BnRC, 1, 0), axis_name, direct=direct)
 
 
 def _swapped(leg: Leg, source: jax.Array, tables: Tables, axis_name: str) -> jax.Array:
@@ -169,8 +178,6 @@ def _ragged(leg: Leg, source: jax.Array, tables: Tables, axis_name: str) -> jax.
 
 
 _TRANSPORT = {
-    "gather": _gathered,
-    "scatter": _scattered,
     "swap": _swapped,
     "permute": _permuted,
     "ragged": _ragged,

@@ -1,7 +1,7 @@
 """Who sends which rows to whom: from lists of owned and wanted row ids to rounds and index tables. NumPy only.
 
 Tables index `[messages; zero row; local rows]` when they take and `[zero row; local rows]` when they send; an
-unused entry names the zero row.
+unused entry names the zero row. Where blocks are gathered and scattered, own rows are among the messages.
 """
 
 from collections.abc import Sequence

@@ -26,6 +26,7 @@ from training.segments import Run, Segments
 Measured = tuple[str, int, Timing]  # of which segment and size
 POORLY_FITTED = 0.1
 SMALL = 1  # row of the matrices in a message in which only latency counts
+BETWEEN = 0.005  # seconds of work between messages: little, so that its own noise is small
 UNITS = 200  # of work, of which the time is taken
 TURNS = 25  # of two messages
 LEAST = 1e-6  # seconds that an exchange takes at least, whatever the noise
@@ -69,7 +70,7 @@ def profile(
         found |= part
     timings = [[(kind, size, Timing(**timing)) for kind, size, timing in found[str(n)]] for n in range(len(devices))]
     fits = [_fitted(workload, some) for some in timings]
-    work = Load.of(alone, _between(workload, [fit.curve for fit in fits]))
+    work = Load.of(alone, BETWEEN)
     links = [_link(job, hosts, len(some), exchanges.get(hosts), work, large) for hosts, some in ends.items()]
     control.throttle(False)
     return _profile(cluster, workload, timings, fits, links)
@@ -180,12 +181,6 @@ def _fitted(workload: Workload, timings: list[Measured]) -> Fit:
 def _row_seconds(workload: Workload, curve: Curve) -> float:
     """Of a microbatch of whole rows on one device."""
     return curve.compute(workload.seq_len, workload.seq_len * workload.heads)
-
-
-def _between(workload: Workload, curves: Sequence[Curve]) -> float:
-    """Seconds between two messages of a step that all devices share: each layer has six, and so have both ends."""
-    together = 1 / sum(1 / _row_seconds(workload, curve) for curve in curves)
-    return together / (6 * (workload.layers + 1))
 
 
 def _flops(workload: Workload) -> float:
