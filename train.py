@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 
+from meshes import environment
 from meshes.errors import UsageError
 from meshes.job import JobError
 from training.config import TrainConfig, parse
@@ -31,8 +32,10 @@ def plan_only(config: TrainConfig) -> int:
 
     corpus = setup.load_data(config)
     plan = setup.make_plan(config, setup.find_cluster(config)[0], corpus.vocab_size)
-    print(plan.table())
-    setup.write_plan(config, plan)
+    seat = environment.find(os.environ)
+    if seat is None or seat.number == 0:
+        print(plan.table())
+        setup.write_plan(config, plan)
     return 0
 
 

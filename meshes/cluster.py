@@ -249,7 +249,13 @@ class Cluster:
         return self._between(self.devices[a].host, self.devices[b].host)
 
     def worst_link(self, devices: Iterable[int]) -> Link:
-        """The smallest bandwidth and the largest latency between any of the devices, given by their numbers."""
+        """The smallest bandwidth and the largest latency between any of the devices, given by their numbers.
+
+        No link is faster than a device whose process is limited.
+        """
+        devices = [*devices]
+        limits = [self.devices[d].limits for d in devices]
+        rates = [limit.link_rate for limit in limits if limit is not None and limit.link_rate is not None]
         count = Counter(self.devices[d].host for d in devices)
         inside = [self._between(host, host) for host, number in count.items() if number > 1]
         named = [link for pair, link in self._named.items() if len(pair) == 2 and pair <= count.keys()]
@@ -258,7 +264,7 @@ class Cluster:
         links = links or [self.same_host]
         return Link(
             hosts=("*", "*"),
-            bandwidth=min(link.bandwidth for link in links),
+            bandwidth=min([*rates, *(link.bandwidth for link in links)]),
             latency=max(link.latency for link in links),
         )
 

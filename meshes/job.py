@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,6 +23,8 @@ from meshes.errors import UsageError
 from meshes.watch import Loss, Process, Watch
 
 PATIENCE = 300.0  # seconds to wait for the others before the first step: their data may take longer to load
+TIMEOUT = 2 * int(PATIENCE)  # of JAX, which would abort: we say so before
+REMIND = 15.0  # seconds after which a process says that it waits for others
 BLAME = 45.0  # seconds in which the watch finds the process because of which a collective failed
 NOTICE = 3.0  # seconds that the first process stays, so that the others can still be told
 
@@ -212,7 +215,8 @@ def meet(seat: Seat, program: str = "train.py") -> Job:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which ends a run in good order
     try:
-        jax.distributed.initialize(seat.coordinator, seat.count, seat.number, initialization_timeout=int(PATIENCE))
+        with _told_while_joining(seat, program):
+            jax.distributed.initialize(seat.coordinator, seat.count, seat.number, initialization_timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise JobError(f"process {seat.number} of {seat.count} could not join the job: {reason}") from error
@@ -223,6 +227,32 @@ def meet(seat: Seat, program: str = "train.py") -> Job:
     job._watch.start()
     _speak_when_jax_aborts(job)
     return job
+
+
+@contextmanager
+def _told_while_joining(seat: Seat, program: str) -> Iterator[None]:
+    """JAX waits for the other processes without a word, deaf to signals, and aborts when it has waited long enough."""
+    joined = threading.Event()
+
+    def tell() -> None:
+        if joined.wait(REMIND):
+            return
+        others = f"{program}: process {seat.number} of {seat.count} waits for the others at {seat.coordinator}"
+        _say(f"{others}, {PATIENCE:.0f} s at most")
+        if not joined.wait(PATIENCE - REMIND):
+            _say(f"{others} no longer: start all {seat.count}, and see what those that ended say")
+            os._exit(1)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in handlers:
+        signal.signal(number, signal.SIG_DFL)
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        joined.set()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _end(job: Job, loss: Loss) -> None:

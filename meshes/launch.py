@@ -54,10 +54,11 @@ def launch(
         The exit code of the first process that failed (128 + N for signal N), 128 + N if signal N ended the run, or 0.
 
     Raises:
-        UsageError: there are too few GPUs, or a limit cannot be enforced here.
+        UsageError: there are too few GPUs or cores, or a limit cannot be enforced here.
     """
     base = dict(os.environ if environment is None else environment)
     limits = [(throttle and cluster.devices[members[0]].limits) or Limits() for members in cluster.processes]
+    _check_shares(cluster, limits)
     gpus = _gpus(base)
     if gpus is not None and any(limit.link_rate for limit in limits):
         raise UsageError("link_rate cannot slow down GPUs: remove it, or emulate devices with JAX_PLATFORMS=cpu")
@@ -159,6 +160,17 @@ def _gpus(environment: Mapping[str, str]) -> list[str] | None:
         return sorted((name for name in found if name.isdecimal()), key=int) or None
     names = [name.strip() for name in visible.split(",")]
     return None if names in ([""], ["-1"]) else names
+
+
+def _check_shares(cluster: Cluster, limits: Sequence[Limits]) -> None:
+    cores = os.cpu_count() or 1
+    for members, limit in zip(cluster.processes, limits, strict=True):
+        if limit.cpu_share is not None and limit.cpu_share > cores:
+            name = cluster.devices[members[0]].name
+            raise UsageError(
+                f"device {name}: cpu_share {limit.cpu_share:g} is more than the {cores} cores of this machine: write"
+                " smaller shares, in the same proportion"
+            )
 
 
 def _environments(cluster: Cluster, limits: Sequence[Limits], gpus: list[str] | None) -> Iterator[dict[str, str]]:

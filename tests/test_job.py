@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -216,3 +217,36 @@ def wait_for_steps(run_dir: Path, launcher: subprocess.Popen[str]) -> None:
         assert launcher.poll() is None, launcher.communicate()
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.05)
+
+
+JOINS = """
+import sys
+from meshes import job
+from meshes.environment import Seat
+job.PATIENCE, job.REMIND = float(sys.argv[2]), 1.0
+job.meet(Seat(coordinator=sys.argv[1], count=2, number=0))
+"""
+
+
+def joining(environment: dict[str, str], patience: float) -> subprocess.Popen[str]:
+    """A process that waits for another, which never comes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-c", JOINS, address, str(patience)]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_who_waits_in_vain_says_so(environment: dict[str, str]) -> None:
+    _, error = (waiting := joining(environment, 3.0)).communicate(timeout=PATIENCE)
+    assert waiting.returncode == 1
+    says = "train.py: process 0 of 2 waits for the others at 127.0.0.1:[0-9]+"
+    assert re.fullmatch(rf"{says}, 3 s at most\n{says} no longer: start all 2, and see what .*\n", error), error
+
+
+def test_who_waits_can_be_told_to_stop(environment: dict[str, str]) -> None:
+    waiting = joining(environment, 300.0)
+    assert waiting.stderr is not None and "300 s at most" in waiting.stderr.readline()
+    waiting.terminate()
+    _, error = waiting.communicate(timeout=PATIENCE)
+    assert (waiting.returncode, error) == (-signal.SIGTERM, "")

@@ -71,6 +71,11 @@ class Comparison:
             return ""
         busy, planned = max(d.compute for d in worked), max(d.predicted_compute for d in worked)
         rest, planned_rest = self.step - busy, self.predicted_step - planned
+        if rest < 0:
+            return (
+                f"advice: a step takes {1e3 * self.step:.4g} ms and its work alone {1e3 * busy:.4g} ms: steps so short"
+                " cannot be compared, try a larger model or --microbatch"
+            )
         if abs(rest - planned_rest) > abs(busy - planned):
             return (
                 f"advice: messages and waiting take {1e3 * rest:.4g} ms of the step, {1e3 * planned_rest:.4g} ms were"

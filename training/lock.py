@@ -14,11 +14,14 @@ def held(*directories: Path) -> Iterator[None]:
     """Make directories and hold them while a run writes there; a process that dies lets go of them.
 
     Raises:
-        UsageError: another run holds one of them.
+        UsageError: one cannot be made, or another run holds it.
     """
     with ExitStack() as stack:
         for directory in dict.fromkeys(path.resolve() for path in directories):
-            directory.mkdir(parents=True, exist_ok=True)
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"cannot make {directory}: {error.strerror}: name another one") from None
             handle = os.open(directory, os.O_RDONLY)
             stack.callback(os.close, handle)
             try:

@@ -259,6 +259,13 @@ def test_worst_link() -> None:
     assert cluster.worst_link([3]).latency == SAME_HOST.latency
 
 
+def test_no_link_is_faster_than_a_limited_process() -> None:
+    limited = Device(name="b", process=1, limits=Limits(link_rate=1e6))
+    cluster = Cluster(devices=(Device(name="a"), limited, Device(name="c", process=2)))
+    assert cluster.worst_link([0, 1]).bandwidth == 1e6
+    assert cluster.worst_link([0, 2]).bandwidth == SAME_HOST.bandwidth
+
+
 def test_bad_values_without_a_file() -> None:
     with pytest.raises(UsageError, match="speed of device x is 0"):
         Device(name="x", speed=0.0)

@@ -111,14 +111,14 @@ os.write(1, b"caf\\xc3\\xa9 and no end")
 
 
 def test_each_process_learns_its_place(capsys: pytest.CaptureFixture[str], environment: dict[str, str]) -> None:
-    devices = [Device(name=f"d{i}", process=i // 3, limits=Limits(cpu_share=2.5) if i == 3 else None) for i in range(4)]
+    devices = [Device(name=f"d{i}", process=i // 3, limits=Limits(cpu_share=1.5) if i == 3 else None) for i in range(4)]
     names = ["COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID", "NUM_CPU_DEVICES", "PLATFORMS"]
     script = f"print(*(os.environ['JAX_' + name] for name in {names}), os.environ['NPROC'])"
     command = [sys.executable, "-S", "-c", ME + script]
     assert launch(command, Cluster(devices=tuple(devices)), environment=environment) == 0
     first, second = sorted(capsys.readouterr().out.splitlines())
     assert re.fullmatch(r"\[d0\.\.d2\] 127\.0\.0\.1:\d+ 2 0 3 cpu 3", first)
-    assert re.fullmatch(r"\[d3\] 127\.0\.0\.1:\d+ 2 1 1 cpu 3", second)
+    assert re.fullmatch(r"\[d3\] 127\.0\.0\.1:\d+ 2 1 1 cpu 2", second)
     assert first.split()[1] == second.split()[1]
 
 
@@ -169,6 +169,13 @@ def test_children_of_a_process_end_with_it(capsys: pytest.CaptureFixture[str]) -
     pids = [int(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
     wait_for(lambda: gone(pids))
     assert len(pids) == 2
+
+
+def test_more_cores_than_there_are() -> None:
+    with pytest.raises(
+        UsageError, match=r"device fast: cpu_share 4096 is more than the \d+ cores of this machine: wri"
+    ):
+        launch(["true"], cluster("fast", limits=Limits(cpu_share=4096.0)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

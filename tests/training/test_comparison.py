@@ -19,6 +19,7 @@ def compared(compute: tuple[float, float], step: float, planned: tuple[float, fl
         ((0.8, 0.8), 1.05, ""),
         ((0.8, 1.6), 1.8, "advice: slow takes 2.00x its predicted time and fast 1.00x, so that shares are not"),
         ((1.6, 1.6), 1.8, "advice: all devices take about 2.00x the predicted time: the shares are right"),
+        ((1.6, 0.8), 0.7, "advice: a step takes 700 ms and its work alone 1600 ms: steps so short cannot be compared"),
         ((0.8, 0.8), 2.0, "advice: messages and waiting take 1200 ms of the step, 200 ms were planned"),
     ],
 )
