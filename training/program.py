@@ -16,6 +16,7 @@ from sharding import rules
 from sharding.collectives import better_direct
 from sharding.placement import Placement
 from sharding.tiles import Tiling
+from sharding.weights import Keep, WeightSharding
 from training import optimizer
 from training.config import TrainConfig
 from training.segments import Segments
@@ -71,6 +72,7 @@ def segments(config: TrainConfig, vocab_size: int, devices: int) -> Segments:
         microbatch=config.microbatch,
         dtype=jnp.dtype(config.dtype),
         optimizer=optimizer.adamw(lambda _: config.lr, config.weight_decay, config.clip_norm),
+        weights=Keep(jnp.dtype(config.dtype)) if devices == 1 else WeightSharding("seq", 1, jnp.dtype(config.dtype)),
     )
 
 

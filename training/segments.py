@@ -15,7 +15,10 @@ import optax
 
 from models import attention, transformer
 from models.transformer import Batch, TransformerConfig
-from sharding.weights import Keep
+from sharding import rules
+from sharding.placement import Placement
+from sharding.weights import Keep, WeightSharding
+from training.step import RULES
 
 Run = Callable[[], None]
 
@@ -24,11 +27,11 @@ Run = Callable[[], None]
 class _WithoutAttention:
     """A layout in which queries, keys and values are only added up."""
 
-    keep: Keep
+    placement: Placement
 
     def local(self, fn: Callable[..., Any], signature: str) -> Callable[..., Any]:
-        """`fn` at the sizes that it is given."""
-        return lambda weights, *arrays: fn(self.keep.gather(weights), *arrays)
+        """`fn(weights, *arrays)` as in a step."""
+        return self.placement.local(fn, signature)
 
     def attend(self, kernel: Any, q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
         """Something of the same shape that needs all three."""
@@ -44,6 +47,7 @@ class Segments:
         seq_len, microbatch: tokens of a row, rows of a microbatch.
         dtype: compute dtype.
         optimizer: of the run.
+        weights: how a step of one device, or of several, makes parameters whole, but without other devices.
     """
 
     config: TransformerConfig
@@ -51,15 +55,22 @@ class Segments:
     microbatch: int
     dtype: Any
     optimizer: optax.GradientTransformation
+    weights: Keep | WeightSharding
 
     def tokens(self, device: jax.Device, tokens: int) -> Run:
         """Forward and backward of a microbatch of so many tokens a row, attention left out."""
-        layout = _WithoutAttention(Keep(self.dtype))
+        alone = isinstance(self.weights, Keep)
+        sizes = {"T": np.array([[tokens]])}
+        placement = Placement("single" if alone else "specialized", sizes, weights=self.weights)
+        layout = _WithoutAttention(placement)
         shape = (self.microbatch, tokens)
         whole = jnp.zeros(shape, jnp.int32)
         spread = jnp.broadcast_to(jnp.arange(tokens, dtype=jnp.int32) % self.config.vocab_size, shape)
         batch = Batch(spread, spread, spread, jnp.ones(shape, jnp.float32), whole)
         weights = jax.jit(lambda key: transformer.init(self.config, key))(jax.random.key(0))
+        if not alone:
+            stored = rules.storage(weights, RULES, 1)
+            weights = rules.apply(lambda storage, leaf: storage.shard(leaf, 1), stored, weights)
 
         def work(weights: Any, batch: Batch) -> Any:
             return jax.value_and_grad(lambda w: transformer.loss_sum(self.config, w, batch, layout))(weights)
