@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from meshes.cluster import Cluster
+from meshes.curve import token_seconds
 from meshes.workload import Attention, KeysValues, Workload
 
 __all__ = ["Division", "Grid", "Seconds", "Workload", "seconds"]
@@ -98,10 +99,6 @@ class Curves:
         parts = {name: np.array([getattr(curve, name) for curve in curves])[order] for name in names}
         return Curves(model=curves[0].model, **parts)
 
-    def tokens(self, count: np.ndarray) -> np.ndarray:
-        """Seconds of each device for so many tokens of a row, outside attention and without the fixed part."""
-        return self.token * count + self.bend * np.maximum(count - self.knee, 0)
-
 
 @dataclass(frozen=True, eq=False)
 class Division:
@@ -180,7 +177,7 @@ def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: 
     tiles = division.queries * division.heads * _ring_padding(workload, division)
     if grid.curves is not None and grid.curves.model == workload.model:
         curves, works = grid.curves, division.tokens + tiles > 0
-        token = (1 + again / passes) * curves.tokens(division.tokens) + curves.fixed * works
+        token = (1 + again / passes) * token_seconds(curves, division.tokens) + curves.fixed * works
         attention = curves.query * tiles
     else:
         token = (passes + again) * rows * workload.token_flops * division.tokens / grid.flops

@@ -5,6 +5,7 @@ NumPy and SciPy only.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
@@ -46,8 +47,18 @@ class Curve:
 
     def compute(self, tokens: float, rows: float) -> float:
         """Seconds of a microbatch of so many tokens and query-head rows."""
-        beyond = max(tokens - self.knee, 0)
-        return self.fixed + self.token * tokens + self.bend * beyond + self.query * rows
+        return self.fixed + float(token_seconds(self, np.asarray(tokens))) + self.query * rows
+
+
+def token_seconds(curve: Any, tokens: np.ndarray) -> np.ndarray:
+    """Seconds outside attention without the fixed part, of a curve or of arrays of curves' parts.
+
+    Args:
+        curve: has `token`, `bend` and `knee`, numbers or arrays of the shape of `tokens`.
+        tokens: of a row.
+    """
+    found: np.ndarray = curve.token * tokens + curve.bend * np.maximum(tokens - curve.knee, 0)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,12 +85,9 @@ class Exchange:
         """One direction: local rows [B, R, C] -> [B, wanted, C]."""
         zero = jnp.zeros((rows_BRC.shape[0], 1, rows_BRC.shape[2]), rows_BRC.dtype)
         source = jnp.concatenate([zero, rows_BRC], axis=1)
-        if leg.form in ("gather", "scatter"):  # own rows arrive, too; what an unused entry names lies beyond them
-            transport = {"gather": _gathered, "scatter": _scattered}[leg.form]
-            buffer_BNC = transport(leg, source, tables, self.axis_name, self.direct)
-        else:
-            received = _TRANSPORT[leg.form](leg, source, tables, self.axis_name)
-            buffer_BNC = jnp.concatenate([received, source.astype(received.dtype)], axis=1)
+        buffer_BNC = _TRANSPORT[leg.form](self, leg, source, tables)
+        if leg.form not in ("gather", "scatter"):  # of which own rows are a part; unused entries lie beyond the buffer
+            buffer_BNC = jnp.concatenate([buffer_BNC, source.astype(buffer_BNC.dtype)], axis=1)
         take_RS = tables["take"][:wanted]
         picked = [
             jnp.take(buffer_BNC, take_RS[:, slot], axis=1, mode="fill", fill_value=0)
@@ -137,47 +134,49 @@ def _named(tables: Tables, prefix: str) -> Tables:
     return {k.removeprefix(prefix): v for k, v in tables.items() if k.startswith(prefix)}
 
 
-def _gathered(leg: Leg, source: jax.Array, tables: Tables, axis_name: str, direct: bool) -> jax.Array:
+def _gathered(exchange: Exchange, leg: Leg, source: jax.Array, tables: Tables) -> jax.Array:
     """Everybody receives everybody's block."""
-    blocks_nBRC = all_gather(jnp.take(source, tables["send"], axis=1), axis_name, direct=direct)
+    blocks_nBRC = all_gather(jnp.take(source, tables["send"], axis=1), exchange.axis_name, direct=exchange.direct)
     batch, channels = source.shape[0], source.shape[2]
     return jnp.moveaxis(blocks_nBRC, 0, 1).reshape(batch, leg.received, channels)
 
 
-def _scattered(_: Leg, source: jax.Array, tables: Tables, axis_name: str, direct: bool) -> jax.Array:
+def _scattered(exchange: Exchange, _: Leg, source: jax.Array, tables: Tables) -> jax.Array:
     """Everybody sends everybody a block, and blocks add on arrival, in float32."""
     n, rows = tables["send"].shape
     blocks = jnp.take(source, tables["send"].reshape(-1), axis=1).astype(jnp.float32)
     blocks_BnRC = blocks.reshape(source.shape[0], n, rows, source.shape[2])
-    return reduce_scatter(jnp.moveaxis(blocks_BnRC, 1, 0), axis_name, direct=direct)
+    return reduce_scatter(jnp.moveaxis(blocks_BnRC, 1, 0), exchange.axis_name, direct=exchange.direct)
 
 
-def _swapped(leg: Leg, source: jax.Array, tables: Tables, axis_name: str) -> jax.Array:
+def _swapped(exchange: Exchange, leg: Leg, source: jax.Array, tables: Tables) -> jax.Array:
     """One all-to-all of messages of equal length."""
     messages = jnp.take(source, tables["send"], axis=1)
-    return lax.all_to_all(messages, axis_name, split_axis=1, concat_axis=1, tiled=True)
+    return lax.all_to_all(messages, exchange.axis_name, split_axis=1, concat_axis=1, tiled=True)
 
 
-def _permuted(leg: Leg, source: jax.Array, tables: Tables, axis_name: str) -> jax.Array:
+def _permuted(exchange: Exchange, leg: Leg, source: jax.Array, tables: Tables) -> jax.Array:
     """Rounds of matched sends; the messages of a round have one size."""
     parts: list[jax.Array] = []
     start = 0
     for pairs, size in leg.rounds:
         message = wait(jnp.take(source, tables["send"][start : start + size], axis=1), signal(parts[-1:]))
-        parts.append(lax.ppermute(message, axis_name, pairs))
+        parts.append(lax.ppermute(message, exchange.axis_name, pairs))
         start += size
     return jnp.concatenate(parts, axis=1) if parts else source[:, :0]
 
 
-def _ragged(leg: Leg, source: jax.Array, tables: Tables, axis_name: str) -> jax.Array:
+def _ragged(exchange: Exchange, leg: Leg, source: jax.Array, tables: Tables) -> jax.Array:
     """One ragged all-to-all: rows leave sorted by receiver and arrive sorted by sender."""
     operand_RBC = jnp.moveaxis(jnp.take(source, tables["send"], axis=1), 1, 0)
     empty_RBC = jnp.zeros((leg.received, *operand_RBC.shape[1:]), operand_RBC.dtype)
     sizes = [tables[k] for k in ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")]
-    return jnp.moveaxis(lax.ragged_all_to_all(operand_RBC, empty_RBC, *sizes, axis_name=axis_name), 0, 1)
+    return jnp.moveaxis(lax.ragged_all_to_all(operand_RBC, empty_RBC, *sizes, axis_name=exchange.axis_name), 0, 1)
 
 
 _TRANSPORT = {
+    "gather": _gathered,
+    "scatter": _scattered,
     "swap": _swapped,
     "permute": _permuted,
     "ragged": _ragged,

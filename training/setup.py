@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import jax
 
     from training.checkpoint import Checkpoints
+    from training.comparison import Comparer
+    from training.metrics import Reporter
     from training.program import Program
 
 METRICS = "metrics.jsonl"
@@ -251,9 +253,7 @@ def run(
     """
     from training import loop, program
     from training.checkpoint import Checkpoints
-    from training.comparison import Comparer
     from training.metrics import Reporter
-    from training.sampling import sample
 
     config = _resolved(config, job)
     assert config.run_dir is not None and config.checkpoint_dir is not None
@@ -264,14 +264,8 @@ def run(
     job.agree("checkpoints", {"newest step": done})
     first = job.number == 0
     with Reporter(config.steps, done, config.log_every, show=first) as reporter:
-        for line in (
-            *corpus.notes,
-            *notes,
-            plan.table(),
-            *program.describe(built),
-            *begun,
-            f"run directory: {config.run_dir}",
-        ):
+        about = (*corpus.notes, *notes, plan.table(), *program.describe(built), *begun)
+        for line in (*about, f"run directory: {config.run_dir}"):
             reporter.say(line)
         restored = checkpoints.restore(done, built) if done else None
         state = restored or built.init(program.key(config.seed))
@@ -279,12 +273,7 @@ def run(
         with held(*((config.run_dir, config.checkpoint_dir) if first else ())), loop.stopping() as stop:
             if first:
                 _write_records(config, plan)
-            told = job.alone and devices[0].platform == "cpu"  # emulated devices share the cores: nothing to compare
-            comparer = (
-                None
-                if told
-                else Comparer(job, plan, devices, program.segments(config, corpus.vocab_size, len(devices)))
-            )
+            comparer = _comparer(config, job, plan, devices, corpus.vocab_size)
             training = loop.Training(
                 config, job, plan, built, stream, batches, checkpoints, state, done, reporter, comparer, stop
             )
@@ -292,11 +281,29 @@ def run(
     if stop.signal:
         reporter.say(f"stopped by signal {stop.signal} after step {training.done}, which is saved")
         return stop.exit_code
+    _say_sample(config, corpus, built, training.state["params"], reporter)
+    return 0
+
+
+def _comparer(
+    config: TrainConfig, job: Job, plan: Plan, devices: "list[jax.Device]", vocab_size: int
+) -> "Comparer | None":
+    """What times devices apart from each other; None for emulated ones of one process, which share its cores."""
+    from training import program
+    from training.comparison import Comparer
+
+    if job.alone and devices[0].platform == "cpu":
+        return None
+    return Comparer(job, plan, devices, program.segments(config, vocab_size, len(devices)))
+
+
+def _say_sample(config: TrainConfig, corpus: Corpus, built: "Program", params: Any, reporter: "Reporter") -> None:
+    """Continue `--sample`, if there is one and the data are text."""
+    from training.sampling import sample
+
     prompt = config.sample if config.sample is not None else "def "
     if corpus.tokenizer is not None and prompt:
-        text = sample(built, training.state["params"], corpus.tokenizer, prompt, config.seed)
-        reporter.say(f"sample:\n{text}")
-    return 0
+        reporter.say(f"sample:\n{sample(built, params, corpus.tokenizer, prompt, config.seed)}")
 
 
 def _resolved(config: TrainConfig, job: Job) -> TrainConfig:
