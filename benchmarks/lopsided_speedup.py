@@ -29,7 +29,7 @@ def config_of(kind: str, quick: bool) -> TrainConfig:
     if kind == "data":
         sizes: dict[str, Any] = {"seq_len": 256 if quick else 1024, "batch_size": 16, "microbatch": 1}
     else:
-        sizes = {"seq_len": 512 if quick else 4096, "batch_size": 4, "microbatch": 4}
+        sizes = {"seq_len": 512 if quick else 8192, "batch_size": 2, "microbatch": 2}
     return TrainConfig(**MODEL, **sizes)
 
 

@@ -22,7 +22,7 @@ from meshes.cluster import Cluster, Device, Limits
 from meshes.errors import UsageError
 from meshes.leftovers import Janitor
 from meshes.supervise import Child, Signals, Supervisor
-from meshes.throttle import DutyCycle, Group, GroupMemory, Quota, WatchedMemory
+from meshes.throttle import DutyCycle, Group, GroupMemory, Pinned, Quota, WatchedMemory, packed
 
 TRAIN = Path(__file__).parents[1] / "train.py"
 GRACE = 20.0  # seconds; the others mostly end by themselves, and say whom they lost
@@ -66,6 +66,8 @@ def launch(
     children: list[Child] = []
     with Signals() as signals, Janitor() as janitor:
         spaces, coordinator = _network(limits, janitor)
+        cores = sorted(os.sched_getaffinity(0))
+        places = packed([limit.cpu_share for limit in limits], len(cores))
         try:
             for number, members in enumerate(cluster.processes):
                 prefix = network.inside(spaces[number], number) if spaces else []
@@ -74,6 +76,8 @@ def launch(
                 child = _start(number, label, [*prefix, *command], base | place, janitor)
                 children.append(child)
                 _limit(child, limits[number], janitor, cgroups)
+                if places is not None and child.share is not None:
+                    child.share = Pinned(child.share, child.process.pid, cores[places[number]])
             for child in children:
                 _open(child)
             return Supervisor(children, signals, grace).run()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,15 @@ def members(leader: int, of: Literal["group", "session"] = "session") -> list[in
     """Processes that live in the process group or session that `leader` leads, itself included."""
     field = {"group": 2, "session": 3}[of]
     return [int(pid) for pid, stat in _stats() if stat[field] == str(leader) and stat[0] not in "ZX"]
+
+
+def threads(leader: int) -> list[int]:
+    """Numbers of the threads of the processes of a session."""
+    found: list[int] = []
+    for pid in members(leader):
+        with suppress(OSError):  # it has ended
+            found += [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return found
 
 
 def lives(pid: int) -> bool:

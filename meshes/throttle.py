@@ -10,7 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -79,7 +80,8 @@ class Share(Protocol):
 class Quota:
     """A share enforced by a control group.
 
-    What it may use it shall get, however many others want the cores: the group's weight is ten processes'.
+    What it may use it shall get, however many others want the cores: the group's weight is ten processes', and what it
+    did not come to use in one period it may use in the next, where the kernel knows bursts.
 
     Args:
         group: that the process is in.
@@ -95,11 +97,57 @@ class Quota:
         quota = round(self.cores * period)
         if self.group.unified:
             self.group.write("cpu.weight", 1000 if on else 100)
+            self._burst("cpu.max.burst", 0)  # is never more than the quota
             self.group.write("cpu.max", f"{quota if on else 'max'} {period}")
+            self._burst("cpu.max.burst", quota if on else 0)
         else:
             self.group.write("cpu.shares", 10240 if on else 1024)
             self.group.write("cpu.cfs_period_us", period)
+            self._burst("cpu.cfs_burst_us", 0)
             self.group.write("cpu.cfs_quota_us", quota if on else -1)
+            self._burst("cpu.cfs_burst_us", quota if on else 0)
+
+    def _burst(self, file: str, microseconds: int) -> None:
+        if (self.group.path / file).exists():
+            self.group.write(file, microseconds)
+
+
+class Pinned:
+    """A share whose process keeps to one core while it is in force.
+
+    A scheduler that moves processes about would let two of them meet on a core while another is idle.
+
+    Args:
+        share: of the process.
+        leader: of the session that the process is.
+        core: its number.
+    """
+
+    def __init__(self, share: Share, leader: int, core: int) -> None:
+        self.share, self.leader, self.core = share, leader, core
+        self._all = os.sched_getaffinity(0)
+
+    def throttle(self, on: bool) -> None:
+        """Put the share in force, or lift it."""
+        for thread in leftovers.threads(self.leader):
+            with suppress(OSError):  # it has ended
+                os.sched_setaffinity(thread, {self.core} if on else self._all)
+        self.share.throttle(on)
+
+
+def packed(shares: Sequence[float | None], cores: int) -> list[int] | None:
+    """A core for each share, so that no core is promised to more than all of its time; None where that is not found.
+
+    Args:
+        shares: of a core; None is unlimited.
+        cores: how many there are.
+    """
+    load, place = [0.0] * cores, [0] * len(shares)
+    for number, share in sorted(enumerate(shares), key=lambda item: -(item[1] or math.inf)):
+        core = load.index(min(load))
+        load[core] += share or math.inf
+        place[number] = core
+    return place if max(load) < 1 + 1e-9 else None
 
 
 class DutyCycle:

@@ -185,6 +185,42 @@ def test_limits_as_the_kernel_reads_them(tmp_path: Path) -> None:
     assert [(second.path / f"cpu.{file}").read_text() for file in ("max", "weight")] == ["max 5000", "100"]
 
 
+def test_what_a_period_leaves_is_not_lost(tmp_path: Path) -> None:
+    """A quota and a burst never contradict each other on the way: the kernel would refuse that."""
+    for unified, file in ((False, "cpu.cfs_burst_us"), (True, "cpu.max.burst")):
+        group = Group(tmp_path / file, unified=unified)
+        group.path.mkdir()
+        (group.path / file).write_text("0")
+        Quota(group, 0.33).throttle(True)
+        assert (group.path / file).read_text() == "1650"
+        Quota(group, 0.33).throttle(False)
+        assert (group.path / file).read_text() == "0"
+
+
+def test_processes_keep_to_cores_that_hold_their_shares() -> None:
+    assert throttle.packed([0.8, 0.4, 0.2, 0.2], 2) == [0, 1, 1, 1]
+    assert throttle.packed([0.2, 0.4, 0.2, 0.8], 2) == [1, 1, 1, 0]
+    assert throttle.packed([0.8, 0.4, 0.2, 0.2], 1) is None
+    assert throttle.packed([1.5, 0.5], 2) is None
+    assert throttle.packed([0.5, None], 8) is None
+
+
+def test_a_process_is_pinned_while_its_share_is_in_force() -> None:
+    class Nothing:
+        def throttle(self, on: bool) -> None:
+            """No share."""
+
+    before, core = os.sched_getaffinity(0), max(os.sched_getaffinity(0))
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        pinned = throttle.Pinned(Nothing(), process.pid, core)
+        pinned.throttle(True)
+        assert os.sched_getaffinity(process.pid) == {core}
+        pinned.throttle(False)
+        assert os.sched_getaffinity(process.pid) == before
+        process.kill()
+    pinned.throttle(True)  # of a process that has ended
+
+
 @pytest.mark.parametrize(("unified", "file"), [(False, "memory.oom_control"), (True, "memory.events")])
 def test_a_group_tells_that_its_memory_was_full(unified: bool, file: str, tmp_path: Path) -> None:
     (tmp_path / file).write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
