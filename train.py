@@ -1,4 +1,4 @@
-"""Train a transformer on devices that are not equal: flags -> cluster -> plan -> step -> loop.
+"""Train a model on devices that are not equal: flags -> cluster -> plan -> step -> loop.
 
 Exit codes: 0 done, 1 the run failed, 2 a mistake in the flags or the data, 130 or 143 stopped by Ctrl-C or SIGTERM once
 the step at hand was saved.
@@ -30,8 +30,7 @@ def plan_only(config: TrainConfig) -> int:
     """Print the plan; JAX is asked only if the flags do not say what the devices are."""
     from training import setup
 
-    corpus = setup.load_data(config)
-    plan = setup.make_plan(config, setup.find_cluster(config)[0], corpus.vocab_size)
+    plan = setup.subject(config).plan(setup.find_cluster(config)[0])
     seat = environment.find(os.environ)
     if seat is None or seat.number == 0:
         print(plan.table())
@@ -42,24 +41,22 @@ def plan_only(config: TrainConfig) -> int:
 def train(config: TrainConfig) -> int:
     """Join the job, plan, compile, train, evaluate, save and sample."""
     from training import setup
-    from training.data import split
 
     with setup.join(config) as job:
-        corpus = setup.load_data(config)
-        train_rows, held_out = split(corpus, config.seq_len)
+        subject = setup.subject(config)
         cluster, devices = setup.find_cluster(config, job.alone)
         if not devices:  # refuse what is wrong before JAX is asked
-            setup.make_plan(config, cluster, corpus.vocab_size)
+            subject.plan(cluster)
         setup.check_writable(config)
         devices = devices or setup.find_devices(cluster, job.alone)
-        cluster, notes = setup.measured(config, job, cluster, devices, corpus.vocab_size)
-        plan = setup.make_plan(config, cluster, corpus.vocab_size, setup.owners(job, devices))
+        cluster, notes = subject.measured(job, cluster, devices)
+        plan = subject.plan(cluster, setup.owners(job, devices))
 
         from training.checkpoint import CheckpointError
         from training.loop import TrainingError
 
         try:
-            return setup.run(config, job, plan, devices, corpus, train_rows, held_out, notes)
+            return setup.run(config, job, plan, devices, subject, notes)
         except (TrainingError, CheckpointError) as error:
             print(f"train.py: {error}", file=sys.stderr)
             job.leave(str(error), 1)

@@ -1,7 +1,8 @@
 """Unequal shares against equal ones in processes that really are unequal: context, head and data parallel transformers.
 
-Two processes with CPU shares 3:1, and four with 4:2:1:1. Even and uneven steps alternate in one run; the gain is the
-ratio of the medians. The ideal is what the integer shares would gain if messages and waiting took no time.
+Two processes with CPU shares 3:1, and four with 4:2:1:1. The devices are profiled, and the uneven plan is made of what
+was measured. Even and uneven steps alternate in one run; the gain is the ratio of the medians. The ideal is what the
+integer shares would gain if messages and waiting took no time.
 """
 
 import statistics
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from report import Report, flags, note
-from slowed import VOCAB, timed
+from slowed import VOCAB, profiled, timed
 
 from meshes.cluster import Cluster
 from meshes.plan import Plan
@@ -29,12 +30,12 @@ def config_of(kind: str, quick: bool) -> TrainConfig:
     if kind == "data":
         sizes: dict[str, Any] = {"seq_len": 256 if quick else 1024, "batch_size": 16, "microbatch": 1}
     else:
-        sizes = {"seq_len": 512 if quick else 8192, "batch_size": 2, "microbatch": 2}
+        sizes = {"seq_len": 512 if quick else 4096, "batch_size": 4, "microbatch": 4}
     return TrainConfig(**MODEL, **sizes)
 
 
 def plans(kind: str, config: TrainConfig, cluster: Cluster) -> dict[str, Plan]:
-    """The even and the uneven plan of a kind."""
+    """The even plan of a kind, and the uneven one of the measured devices."""
     work, count = setup.workload(config, VOCAB), len(cluster.devices)
     request: dict[str, Any] = {"placement": "specialized", "kv": "gather"}
     if kind == "data":
@@ -42,7 +43,7 @@ def plans(kind: str, config: TrainConfig, cluster: Cluster) -> dict[str, Plan]:
     else:
         request |= {"data_groups": 1, "attention": kind}
     alike = replace(cluster, devices=tuple(replace(device, speed=1.0) for device in cluster.devices))
-    return {"even": make(alike, work, **request), "uneven": make(cluster, work, **request)}
+    return {"even": make(alike, work, **request), "uneven": make(profiled(cluster, config), work, **request)}
 
 
 def ideal(cluster: Cluster, made: dict[str, Plan]) -> float:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from rows import random_rows
 
 from meshes import control, environment, mesh, strict_json
 from meshes.cluster import Cluster
+from meshes.graph_costs import GraphCurve
+from meshes.graph_plan import GraphPlan
 from meshes.job import Job, meet, member
 from meshes.launch import launch
 from meshes.plan import Plan
@@ -27,17 +29,22 @@ from training import profile, program, setup
 from training.batches import Dealer
 from training.config import TrainConfig, parse
 from training.data import Rows
+from training.graphs import profile as graph_profile
+from training.graphs.subject import Graphs
+from training.trainable import Trainable
 
 VOCAB = 257
 REST = 0.05  # seconds before a step, in which every process' quota is filled again
 
 
-def timed(cluster: Cluster, config: TrainConfig, plans: Mapping[str, Plan], rounds: int) -> dict[str, Any]:
+def timed(
+    cluster: Cluster, config: TrainConfig, plans: Mapping[str, Plan] | Mapping[str, GraphPlan], rounds: int
+) -> dict[str, Any]:
     """Seconds of every plan's steps, [rounds], the plans taken in turn.
 
     Args:
         cluster: the processes and their limits.
-        config: the model and the batch.
+        config: the model and the batch; of a graph network, the data too.
         plans: by name; specialized placement.
         rounds: steps of each plan that are timed.
 
@@ -53,6 +60,12 @@ def profiled(cluster: Cluster, config: TrainConfig) -> Cluster:
     found = _launched(cluster, {"what": "profile", "config": config.to_toml(), "cluster": asdict(cluster)})
     measured: Cluster = strict_json.decode(profile.Profile, found, "profile").cluster
     return measured
+
+
+def graph_curves(cluster: Cluster, config: TrainConfig) -> tuple[GraphCurve, ...]:
+    """What vertices and edges of a graph network cost each device."""
+    about = {"what": "graph profile", "config": config.to_toml(), "cluster": asdict(cluster)}
+    return graph_profile.from_json(_launched(cluster, about))
 
 
 def exchanged(cluster: Cluster, sizes: Sequence[int], between: float, rounds: int) -> dict[str, float]:
@@ -98,9 +111,9 @@ def _main(given: str, found: str) -> None:
     with member(meet(seat)) as job:
         devices = mesh.find(None)
         if about["what"] == "exchange":
-            result: dict[str, Any] = _exchange(job, devices, about)
+            result: Any = _exchange(job, devices, about)
         else:
-            run = {"time": _time, "profile": _profile}[about["what"]]
+            run = {"time": _time, "profile": _profile, "graph profile": _graph_profile}[about["what"]]
             result = run(job, _config(given, about["config"]), devices, about)
         if job.number == 0:
             Path(found).write_text(json.dumps(result))
@@ -127,9 +140,9 @@ def _exchange(job: Job, devices: list[jax.Device], about: dict[str, Any]) -> dic
     for number in range(about["rounds"]):
         for name, run in turns.items():
             job.exchange(f"round {number} {name}", True)
-            found[name].append(profile.per_message(run, work.units))
+            found[name].append(profile.per_message(run, work.units).seconds)
     control.throttle(False)
-    busiest = max(job.exchange("work", work.seconds))
+    busiest = max(job.exchange("work", work.took.seconds))
     return {name: statistics.median(seconds) - busiest for name, seconds in found.items()}
 
 
@@ -139,8 +152,19 @@ def _profile(job: Job, config: TrainConfig, devices: list[jax.Device], about: di
     return asdict(profile.profile(job, cluster, devices, work, program.segments(config, VOCAB, len(devices))))
 
 
+def _graph_profile(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[str, Any]) -> str:
+    cluster, subject = (
+        strict_json.decode(Cluster, about["cluster"], "cluster"),
+        Graphs(replace(config, profile="always")),
+    )
+    subject.measured(job, cluster, devices)
+    assert subject.curves is not None
+    return graph_profile.to_json(subject.curves)
+
+
 def _time(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[str, Any]) -> dict[str, Any]:
-    sides = {name: Side(config, Plan.from_json(text), devices) for name, text in about["plans"].items()}
+    side = Side if config.model == "transformer" else GraphSide
+    sides = {name: side(config, text, devices) for name, text in about["plans"].items()}
     losses = {name: side.step() for name, side in sides.items()}
     job.exchange("compiled", True)
     control.throttle(True)
@@ -165,19 +189,33 @@ def _time(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[
 class Side:
     """One plan, compiled."""
 
-    def __init__(self, config: TrainConfig, plan: Plan, devices: list[jax.Device]) -> None:
-        built = program.build(config, plan, devices, VOCAB)
-        dealer = Dealer(built.mesh, built.tiling, plan.workload.microbatch, plan.microbatches)
+    def __init__(self, config: TrainConfig, plan: str, devices: list[jax.Device]) -> None:
+        made = Plan.from_json(plan)
+        built = program.build(config, made, devices, VOCAB)
+        dealer = Dealer(built.mesh, built.tiling, made.workload.microbatch, made.microbatches)
         rows = random_rows(dealer.rows, config.seq_len, VOCAB)
-        batch = dealer(Rows(*(array[dealer.my_rows] for array in rows)))
-        self.state = built.init(jax.random.key(0))
-        self.rest = (batch, dealer.device_counts, built.tables)
-        self.compiled = built.train_step().lower(self.state, *self.rest).compile()
+        self._compile(
+            built, dealer(Rows(*(array[dealer.my_rows] for array in rows))), dealer.device_counts, built.tables
+        )
+
+    def _compile(self, built: Trainable, *inputs: Any) -> None:
+        self.state, self.inputs = built.init(jax.random.key(0)), inputs
+        self.compiled = built.train_step().lower(self.state, *inputs).compile()
 
     def step(self) -> float:
         """Run a step to its end; its loss."""
-        self.state, metrics = jax.block_until_ready(self.compiled(self.state, *self.rest))
+        self.state, metrics = jax.block_until_ready(self.compiled(self.state, *self.inputs))
         return float(metrics["loss"])
+
+
+class GraphSide(Side):
+    """One plan of a graph network, compiled."""
+
+    def __init__(self, config: TrainConfig, plan: str, devices: list[jax.Device]) -> None:
+        subject, made = Graphs(config), GraphPlan.from_json(plan)
+        built = subject.program(made, devices)
+        feed = subject.feed(built, made, 0, None)
+        self._compile(built, feed.place(feed.order.batch(0)), *feed.rest)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ query = 1e-7                       # of each query token in one head
 update = 1e-9                      # of the optimizer, each parameter that the device stores
 knee = 512                         # optional: tokens from which on each costs more,
 bend = 2e-6                        # and how much more
+byte = 1e-10                       # optional: of its own for each byte that a link brings
 
 [[links]]                          # optional, between hosts or inside one
 hosts = ["big", "small"]

@@ -77,7 +77,7 @@ class Curves:
 
     Args:
         model: that all were measured with.
-        fixed, token, query, update, bend: seconds.
+        fixed, token, query, update, bend, byte: seconds.
         knee: tokens.
     """
 
@@ -88,6 +88,7 @@ class Curves:
     update: np.ndarray
     knee: np.ndarray
     bend: np.ndarray
+    byte: np.ndarray
 
     @staticmethod
     def of(cluster: Cluster, order: np.ndarray) -> "Curves | None":
@@ -178,6 +179,7 @@ def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: 
     if grid.curves is not None and grid.curves.model == workload.model:
         curves, works = grid.curves, division.tokens + tiles > 0
         token = (1 + again / passes) * token_seconds(curves, division.tokens) + curves.fixed * works
+        token = token + curves.byte * link_bytes(grid, workload, division)[:, None]
         attention = curves.query * tiles
     else:
         token = (passes + again) * rows * workload.token_flops * division.tokens / grid.flops
@@ -190,16 +192,31 @@ def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: 
 def weight_seconds(grid: Grid, workload: Workload) -> np.ndarray:
     """Parameters gathered and gradients scattered inside each group, of one microbatch [G].
 
-    Each half of a layer gathers its weights, in the compute dtype, for the forward, the backward and a rematerialised
-    forward, and reduce-scatters float32 gradients; the output gathers once, and both ends scatter.
+    Each half of a layer gathers its weights for the forward, the backward and a rematerialised forward, and
+    reduce-scatters gradients; the output gathers once, and both ends scatter.
     """
-    gathers = 2 + (workload.remat == "layer")
-    size = workload.layers * workload.layer_parameters * (gathers * workload.compute_bytes + 4)
-    size += workload.embedding_parameters * (workload.compute_bytes + 2 * 4)
-    return _collective_seconds(grid, size, 2 * workload.layers * (gathers + 1) + 3)
+    collectives = 2 * workload.layers * (_gathers(workload) + 1) + 3
+    return collective_seconds(grid, weight_bytes(workload), collectives)
 
 
-def _collective_seconds(grid: Grid, size: float, collectives: int) -> np.ndarray:
+def weight_bytes(workload: Workload) -> float:
+    """Bytes of whole parameters in the compute dtype and gradients in float32, as often as a microbatch moves them."""
+    size = workload.layers * workload.layer_parameters * (_gathers(workload) * workload.compute_bytes + 4)
+    return size + workload.embedding_parameters * (workload.compute_bytes + 2 * 4)
+
+
+def _gathers(workload: Workload) -> int:
+    return 2 + (workload.remat == "layer")
+
+
+def link_bytes(grid: Grid, workload: Workload, division: Division) -> np.ndarray:
+    """Bytes that the links bring a device of each group in one microbatch [G]."""
+    devices = grid.shape[1]
+    weights = weight_bytes(workload) * (devices - 1) / devices
+    return weights + _exchanged(grid, workload, division)[0]
+
+
+def collective_seconds(grid: Grid, size: float, collectives: int) -> np.ndarray:
     """All-gathers or reduce-scatters inside each group [G], of so many bytes together: rings of M - 1 messages."""
     devices = grid.shape[1]
     return (devices - 1) * (size / devices / grid.bandwidth + collectives * grid.latency)
@@ -214,28 +231,41 @@ def once_seconds(grid: Grid, workload: Workload) -> float:
     The embedding is gathered once for the lookups of all microbatches.
     """
     sums = 2 * SUMS * (grid.order.size - 1) * grid.mesh_latency  # a ring there and back
-    lookups = float(_collective_seconds(grid, workload.embedding_parameters * workload.compute_bytes, 1).max())
+    lookups = float(collective_seconds(grid, workload.embedding_parameters * workload.compute_bytes, 1).max())
     exchanged = reduction_seconds(grid, workload) + sums + lookups
-    if grid.curves is None or grid.curves.model != workload.model:
+    curves = grid.curves
+    if curves is None or curves.model != workload.model:
         return exchanged
-    return exchanged + float(grid.curves.update.max()) * workload.parameters / grid.order.size
+    own = float(curves.byte.max()) * reduction_bytes(grid, workload)
+    return exchanged + own + float(curves.update.max()) * workload.parameters / grid.order.size
 
 
 def reduction_seconds(grid: Grid, workload: Workload) -> float:
     """Parameters gathered and gradients scattered over data groups, once a step, both in float32."""
+    groups = grid.shape[0]
+    return reduction_bytes(grid, workload) / grid.mesh_bandwidth + 2 * (groups - 1) * grid.mesh_latency
+
+
+def reduction_bytes(grid: Grid, workload: Workload) -> float:
+    """Bytes that each device receives for that."""
     groups, devices = grid.shape
-    size = 2 * 4 * workload.parameters / devices * (groups - 1) / groups
-    return size / grid.mesh_bandwidth + 2 * (groups - 1) * grid.mesh_latency
+    return 2 * 4 * workload.parameters / devices * (groups - 1) / groups
 
 
 def exchange_seconds(grid: Grid, workload: Workload, division: Division) -> np.ndarray:
     """Queries, keys, values and outputs between devices, of one microbatch [G]."""
+    size, messages = _exchanged(grid, workload, division)
+    return size / grid.bandwidth + messages * grid.latency
+
+
+def _exchanged(grid: Grid, workload: Workload, division: Division) -> tuple[np.ndarray, int]:
+    """Bytes that the busiest device of each group sends or receives, and messages, of one microbatch [G]."""
     devices = grid.shape[1]
     if devices == 1:
-        return np.zeros(grid.shape[0])
+        return np.zeros(grid.shape[0]), 0
     number = workload.microbatch * workload.head_dim  # numbers of one token in one head
     if division.kv == "ring":
-        return _ring_seconds(grid, workload, division, number)
+        return _ring(grid, workload, division, number)
     t, s = division.tokens, workload.seq_len
     w = division.kv_heads
     received = [2 * (s - t) * w]
@@ -245,21 +275,19 @@ def exchange_seconds(grid: Grid, workload: Workload, division: Division) -> np.n
         away, lent = tile * (1 - t / s), t * (workload.heads - tile / s)
         received += [away, lent]
         sent += [lent, away]
-    passes = 2 + (workload.remat == "layer")
+    times = workload.layers * (2 + (workload.remat == "layer"))
     # Rounds are matched over all groups at once, so that the largest message of any group sets their size.
     busiest = [float(np.maximum(a, b).max()) for a, b in zip(received, sent, strict=True)]
-    size = sum(busiest) * number * workload.compute_bytes
-    rounds = np.count_nonzero(busiest) * (devices - 1)
-    return workload.layers * passes * (size / grid.bandwidth + rounds * grid.latency)
+    size = times * sum(busiest) * number * workload.compute_bytes
+    return np.full(grid.shape[0], size), times * int(np.count_nonzero(busiest)) * (devices - 1)
 
 
-def _ring_seconds(grid: Grid, workload: Workload, division: Division, number: int) -> np.ndarray:
+def _ring(grid: Grid, workload: Workload, division: Division, number: int) -> tuple[np.ndarray, int]:
     """Every block visits every device; the backward carries float32 gradients along."""
     devices, forwards = grid.shape[1], 1 + (workload.remat == "layer")
     block = 2 * int(division.tokens.max()) * workload.kv_heads * number
-    size = devices * block * ((forwards + 1) * workload.compute_bytes + 4)
-    messages = devices * (forwards + 2)
-    return workload.layers * (size / grid.bandwidth + messages * grid.latency)
+    size = workload.layers * devices * block * ((forwards + 1) * workload.compute_bytes + 4)
+    return np.full(grid.shape[0], float(size)), workload.layers * devices * (forwards + 2)
 
 
 def _ring_padding(workload: Workload, division: Division) -> float:

@@ -25,6 +25,7 @@ class Curve:
         update: of the optimizer for each parameter that the device stores, once a step.
         knee: tokens of a row from which on each costs more, where arrays outgrow a cache.
         bend: how much more each of them costs, outside attention.
+        byte: of the device's own for each byte that a link brings it: packing, unpacking and adding.
     """
 
     model: str
@@ -34,6 +35,7 @@ class Curve:
     update: float
     knee: int = 0
     bend: float = 0.0
+    byte: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):

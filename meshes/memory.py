@@ -63,7 +63,7 @@ def token_caps(grid: Grid, workload: Workload, division: Division, *, specialize
         here, wide = replace(own, **changes), replace(room, **changes)
         return _bytes(grid, workload, here, wide, ring=ring, exact=specialized, chained=specialized)
 
-    caps = _largest(workload.seq_len, grid.limit, needed)
+    caps = largest(workload.seq_len, grid.limit, needed)
     return caps if specialized and not ring else np.full_like(caps, caps.min())
 
 
@@ -78,11 +78,11 @@ def head_caps(grid: Grid, workload: Workload, division: Division, *, specialized
         tile = replace(own, queries=own.keys, heads=heads, kv_heads=kv)
         return _bytes(grid, workload, tile, tile, ring=False, exact=specialized, chained=specialized)
 
-    caps = _largest(workload.heads, grid.limit, needed)
+    caps = largest(workload.heads, grid.limit, needed)
     return caps if specialized else np.full_like(caps, caps.min())
 
 
-def _largest(most: int, limit: np.ndarray, needed: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def largest(most: int, limit: np.ndarray, needed: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """The largest number up to `most` that needs no more than the limit, by bisection; -1 where zero needs more."""
     low, high = np.full(limit.shape, -1), np.full(limit.shape, most)
     for _ in range(most.bit_length() + 1):

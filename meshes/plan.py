@@ -1,13 +1,10 @@
 """Plan: which device does how much, and what that should cost. Frozen; JSON round trip; a table for people."""
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from meshes import plan_rules, strict_json, table
-from meshes.cluster import Cluster, digest
-from meshes.errors import UsageError
+from meshes import plan_rules, table
+from meshes.cluster import Cluster
+from meshes.plan_file import PlanFile
 from meshes.workload import Attention, KeysValues, PlacementMode, Workload
 
 
@@ -42,7 +39,7 @@ class DevicePrediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(PlanFile):
     """Who does what. Nested tuples are [data groups][devices of a group].
 
     Args:
@@ -76,17 +73,6 @@ class Plan:
     def __post_init__(self) -> None:
         plan_rules.check(self)
 
-    @property
-    def gain(self) -> float | None:
-        """Predicted step time of the best even plan over that of this plan."""
-        return None if self.even_step_seconds is None else self.even_step_seconds / self.step_seconds
-
-    @property
-    def ideal_gain(self) -> float:
-        """Mean speed over slowest speed: what perfect shares would gain over even ones, were messages free."""
-        speeds = [device.speed for device in self.cluster.devices]
-        return sum(speeds) / (len(speeds) * min(speeds))
-
     def flops(self, device: int) -> float:
         """Of a step on one device, by its number in the cluster, without any recomputation."""
         g, m = self.place(device)
@@ -99,74 +85,6 @@ class Plan:
         """Data group of a device, by its number in the cluster, and its place in the group."""
         return next((g, group.index(device)) for g, group in enumerate(self.order) if device in group)
 
-    def to_json(self) -> str:
-        """JSON text that `from_json` reads back exactly."""
-        return json.dumps(asdict(self), indent=1, allow_nan=False)
-
-    @staticmethod
-    def from_json(text: str, name: str = "plan") -> "Plan":
-        """Read a plan, its rules checked.
-
-        Args:
-            text: JSON.
-            name: where it comes from, for messages.
-
-        Raises:
-            UsageError: it is not JSON, has unknown or missing keys, or breaks a rule.
-        """
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise UsageError(f"{name} is not JSON ({error}): make it with --plan-out") from None
-        try:
-            plan = strict_json.decode(Plan, data, name)
-        except UsageError as error:
-            message = str(error)
-            raise UsageError(message if message.startswith(name) else f"{name}: {message}") from None
-        return plan
-
-    def decisions(self) -> dict[str, Any]:
-        """What decides a run, as JSON values: all but the predictions, which no device reads."""
-        predicted = ("predictions", "even_step_seconds", "step_seconds")
-        return {key: value for key, value in asdict(self).items() if key not in predicted}
-
-    def digest(self) -> str:
-        """Hash of the decisions, 16 hexadecimal digits."""
-        return digest(self.decisions())
-
     def table(self) -> str:
         """The plan as plain text, one line for each device."""
         return table.render(self)
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan as JSON."""
-        Path(path).write_text(self.to_json() + "\n")
-
-    @staticmethod
-    def load(path: str | Path) -> "Plan":
-        """Read a saved plan.
-
-        Raises:
-            UsageError: the file is missing or does not hold a plan.
-        """
-        try:
-            text = Path(path).read_text()
-        except FileNotFoundError:
-            raise UsageError(f"plan file {path} does not exist: check the path, or make it with --plan-out") from None
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise UsageError(f"plan file {path} cannot be read ({reason}): give a file made with --plan-out") from None
-        return Plan.from_json(text, f"plan file {path}")
-
-    def check(self, cluster: Cluster, workload: Workload) -> None:
-        """Refuse a plan made for something else.
-
-        Raises:
-            UsageError: it was made for another cluster or workload; names the first difference.
-        """
-        for noun, own, other in (("cluster", self.cluster, cluster), ("workload", self.workload, workload)):
-            for where, planned, here in strict_json.differences(asdict(own), asdict(other)):
-                raise UsageError(
-                    f"the plan was made for another {noun}: {where} is {planned!r} in the plan and {here!r} here:"
-                    " run what it was made for, or plan anew without --plan"
-                )

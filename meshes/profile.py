@@ -31,10 +31,10 @@ def main(argv: list[str]) -> int:
         out, flags = _out(argv)
         config = parse([*flags, "--profile", "always"], prog=PROGRAM)
         with setup.join(config) as job:
-            corpus = setup.load_data(config)
+            subject = setup.subject(config)
             cluster, devices = setup.find_cluster(config, job.alone)
             devices = devices or setup.find_devices(cluster, job.alone)
-            measured, notes = setup.measured(config, job, cluster, devices, corpus.vocab_size)
+            measured, notes = subject.measured(job, cluster, devices)
             if job.number == 0:
                 print(*notes, sep="\n")
                 out.write_text(cluster_file.text(measured))

@@ -16,9 +16,9 @@ def signal(*trees: Any) -> jax.Array:
     """A scalar that is known when all arrays are, and false unless one of them is spoilt (NaN first) already.
 
     Args:
-        trees: arrays that are not empty.
+        trees: arrays; empty ones are known at any time.
     """
-    marks = [_spoilt(leaf) for leaf in jax.tree.leaves(trees)]
+    marks = [_spoilt(leaf) for leaf in jax.tree.leaves(trees) if leaf.size]
     return functools.reduce(jnp.logical_or, marks, jnp.zeros((), jnp.bool_))
 
 

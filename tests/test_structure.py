@@ -27,7 +27,13 @@ COLLECTIVES = {
     "all_to_all", "ragged_all_to_all", "pmean", "pmax", "pmin", "pbroadcast", "pcast", "reduce_scatter",
     "with_sharding_constraint",
 }  # fmt: skip
-SPEAK_OF_SHARDING = ("sharding/", "meshes/mesh.py", "training/step.py")
+SPEAK_OF_SHARDING = (
+    "sharding/",
+    "meshes/mesh.py",
+    "training/trainable.py",
+    "training/step.py",
+    "training/graphs/step.py",
+)
 
 
 def name_of(path: Path) -> str:

@@ -16,7 +16,8 @@ from jax.sharding import Mesh
 from models.transformer import Batch
 from sharding.tiles import Tiling
 from training.data import Rows
-from training.step import COUNTS_SPEC, ROWS_SPEC, TOKENS_SPEC, on_mesh, put, put_pieces
+from training.step import COUNTS_SPEC, ROWS_SPEC, TOKENS_SPEC
+from training.trainable import on_mesh, put, put_pieces
 
 TOKEN_FIELDS = {
     "tokens_BT": "inputs_BS",

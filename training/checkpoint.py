@@ -19,10 +19,7 @@ from meshes.errors import UsageError
 from sharding import rules
 from sharding.rules import Storage, path_name
 from training.quiet import quieten
-from training.step import Program, put
-
-State = dict[str, Any]
-
+from training.trainable import State, Trainable, put
 
 ABOUT = Path("about", "metadata")  # where orbax puts the JSON values in the directory of a step
 KEPT = ("data", "config", "plan", "shapes")  # what they must hold
@@ -80,7 +77,7 @@ class Checkpoints:
             raise UsageError(f"checkpoint {path} is damaged (no {', '.join(KEPT)} in {ABOUT}): {REMOVE}")
         return about
 
-    def save(self, step: int, state: State, program: Program, about: dict[str, Any]) -> None:
+    def save(self, step: int, state: State, program: Trainable, about: dict[str, Any]) -> None:
         """Start saving; the previous save must have ended well.
 
         Args:
@@ -122,11 +119,11 @@ class Checkpoints:
             self.wait()
             self._finish(self._manager.close)
 
-    def check(self, step: int, program: Program) -> None:
+    def check(self, step: int, program: Trainable) -> None:
         """Raise a UsageError if a checkpoint is of another model."""
         check_shapes(self.directory / str(step), self.about(step)["shapes"], shapes(program.logical))
 
-    def restore(self, step: int, program: Program) -> State:
+    def restore(self, step: int, program: Trainable) -> State:
         """The state of a checkpoint, stored for this program's mesh.
 
         Raises:

@@ -21,13 +21,13 @@ TOKEN_SUFFIXES = (".npy", ".bin")
 LEAST = {
     "devices": 1, "data_groups": 1, "layers": 1, "d_model": 1, "heads": 1, "kv_heads": 1, "d_ff": 1, "vocab_size": 2,
     "seq_len": 2, "batch_size": 1, "microbatch": 1, "steps": 1, "warmup": 0, "eval_every": 0, "eval_rows": 0,
-    "save_every": 0, "keep": 1, "log_every": 1, "seed": 0,
+    "save_every": 0, "keep": 1, "log_every": 1, "seed": 0, "seeds": 1, "bases": 1,
 }  # fmt: skip
 
 
 def check(config: TrainConfig) -> None:
     """Raise the first problem of a configuration as a UsageError."""
-    for part in (_counts, _numbers, _devices, _plan, _model, _rows, _files):
+    for part in (_counts, _numbers, _devices, _plan, _model, _graph, _rows, _files):
         for problem in part(config):
             raise UsageError(problem)
 
@@ -82,7 +82,8 @@ def _plan(config: TrainConfig) -> Iterator[str]:
 
 
 def _model(config: TrainConfig) -> Iterator[str]:
-    if config.heads % config.kv_heads:
+    transformer = config.model == "transformer"
+    if transformer and config.heads % config.kv_heads:
         yield (
             f"--heads {config.heads} is not a multiple of --kv-heads {config.kv_heads}:"
             f" use --kv-heads {_divisors(config.heads, config.kv_heads)}"
@@ -90,15 +91,40 @@ def _model(config: TrainConfig) -> Iterator[str]:
     if config.d_model % config.heads:
         near = _divisors(config.d_model, config.heads)
         yield f"--d-model {config.d_model} is not a multiple of --heads {config.heads}: use --heads {near}"
-    if config.head_dim % 2:
+    if transformer and config.head_dim % 2:
         yield (
             f"--d-model {config.d_model} over --heads {config.heads} makes heads of width {config.head_dim}; rotary"
             f" positions need an even width: use --d-model {config.d_model + config.heads}"
         )
 
 
+def _graph(config: TrainConfig) -> Iterator[str]:
+    if not 0 <= config.dropout < 1:
+        yield f"--dropout {config.dropout:g}: must be at least 0 and below 1"
+    if config.model == "transformer":
+        if config.graph_parallel != "auto" or config.fanouts is not None:
+            yield "--graph-parallel and --fanouts are for graph networks: give --model gcn or another of them"
+        return
+    for fanout in config.fanouts or ():
+        if not 1 <= fanout <= MOST:
+            yield f"--fanouts: {fanout} is not a number of neighbours: each must be at least 1"
+    if config.fanouts is not None and len(config.fanouts) != config.layers:
+        yield f"--fanouts has {len(config.fanouts)} values for --layers {config.layers}: give one for each layer"
+    if config.graph_parallel == "sample" and config.fanouts is None:
+        yield "--graph-parallel sample needs --fanouts, such as 10,5: neighbours of each vertex, one for each layer"
+    if config.fanouts is not None and config.graph_parallel in ("vertex", "feature", "batch"):
+        yield f"--fanouts are for --graph-parallel sample, not {config.graph_parallel}: leave one of them out"
+    if config.model == "graphnet" and config.graph_parallel in ("feature", "sample"):
+        yield (
+            f"--graph-parallel {config.graph_parallel} cannot carry the states of edges that graphnet has: use vertex"
+            " or batch, or another --model"
+        )
+    if config.plan_picture is not None:
+        yield f"--plan-picture {config.plan_picture} draws tiles of attention, --model {config.model} has none"
+
+
 def _rows(config: TrainConfig) -> Iterator[str]:
-    if config.batch_size % config.microbatch:
+    if config.model == "transformer" and config.batch_size % config.microbatch:
         near = _divisors(config.batch_size, config.microbatch)
         yield (
             f"--batch-size {config.batch_size} is not a multiple of --microbatch {config.microbatch}:"

@@ -15,6 +15,7 @@ from training.options import (
     DataFlags,
     DeviceFlags,
     EvaluationFlags,
+    GraphFlags,
     ModelFlags,
     OptimizerFlags,
     PlanFlags,
@@ -36,6 +37,7 @@ class _Form:
     devices: DeviceFlags
     plan: PlanFlags
     model: ModelFlags
+    graph: GraphFlags
     data: DataFlags
     optimizer: OptimizerFlags
     evaluation: EvaluationFlags
@@ -44,7 +46,15 @@ class _Form:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(
-    CheckpointFlags, EvaluationFlags, OptimizerFlags, DataFlags, ModelFlags, PlanFlags, DeviceFlags, RunFlags
+    CheckpointFlags,
+    EvaluationFlags,
+    OptimizerFlags,
+    DataFlags,
+    GraphFlags,
+    ModelFlags,
+    PlanFlags,
+    DeviceFlags,
+    RunFlags,
 ):
     """Every flag of a training run; sizes are numbers of rows, tokens and features, memory is in bytes."""
 

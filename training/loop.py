@@ -20,17 +20,14 @@ from meshes import control
 from meshes.errors import UsageError
 from meshes.job import Job
 from meshes.plan import Plan
-from models.transformer import Batch
 from sharding import agreement
 from training import optimizer
-from training.batches import Dealer
 from training.checkpoint import Checkpoints
 from training.comparison import Comparer
 from training.config import TrainConfig
-from training.data import EvalBatches, TrainStream
-from training.evaluation import held_out_loss
+from training.feed import Feed
 from training.metrics import MetricsFile, Reporter
-from training.step import Program, State
+from training.trainable import State, Trainable
 
 
 class TrainingError(RuntimeError):
@@ -75,8 +72,7 @@ class Training:
         job: this process among those of the run.
         plan: who does what.
         program: what is compiled.
-        stream: batches of training rows.
-        batches: rows held out.
+        feed: batches and what is held out.
         checkpoints: where the state goes.
         state: stored arrays after `done` steps.
         done: steps already done.
@@ -88,9 +84,8 @@ class Training:
     config: TrainConfig
     job: Job
     plan: Plan
-    program: Program
-    stream: TrainStream
-    batches: EvalBatches
+    program: Trainable
+    feed: Feed
     checkpoints: Checkpoints
     state: State
     done: int
@@ -108,23 +103,21 @@ class Training:
             TrainingError: the loss or the gradient is not finite; nothing of it is saved.
             CheckpointError: a checkpoint could not be written.
         """
-        config, work = self.config, self.plan.workload
-        self.dealer = Dealer(self.program.mesh, self.program.tiling, work.microbatch, self.plan.microbatches)
+        config = self.config
         rate = optimizer.schedule(config.schedule, config.lr, config.warmup, config.steps)
         self._rates = jax.device_get(jax.jit(jax.vmap(rate))(np.arange(config.steps)))
         self.metrics, self.evaluations = (self._lines(name) for name in ("metrics.jsonl", "evaluations.jsonl"))
-        tables, counts = self.program.tables, self.dealer.device_counts
         start = saved = self.done
-        ahead = self.stream.prefetch(self.done, config.steps - self.done, self.dealer.my_rows)
+        ahead = self.feed.prefetch(self.done, config.steps - self.done)
         files = (closing(file) for file in (ahead, self.metrics, self.evaluations, self.checkpoints))
         with ExitStack() as stack, jax.transfer_guard("disallow"):
             for file in files:
                 stack.enter_context(file)
-            for rows in ahead:
-                batch = self.dealer(rows)
+            for host in ahead:
+                batch = self.feed.place(host)
                 if self.done == start:
                     self._compile(batch)
-                self.state, metrics = self._step(self.state, batch, counts, tables)
+                self.state, metrics = self._step(self.state, batch, *self.feed.rest)
                 self.done += 1
                 self.job.mark()
                 self._report((self.done, metrics))
@@ -144,14 +137,13 @@ class Training:
                 self._held_out()
             control.throttle(False)
 
-    def _compile(self, batch: Batch) -> None:
-        """Compile both programs, and make sure that all processes will run the same collectives."""
-        tables, counts = self.program.tables, self.dealer.device_counts
-        self._step = self.program.train_step().lower(self.state, batch, counts, tables).compile()
-        self._evaluate = self.program.eval_step().lower(self.state["params"], batch, counts, tables).compile()
+    def _compile(self, batch: Any) -> None:
+        """Compile the programs, and make sure that all processes will run the same collectives."""
+        self._step = self.program.train_step().lower(self.state, batch, *self.feed.rest).compile()
+        compiled = {"training step": self._step, **self.feed.compile(self.state, batch)}
         if not self.job.alone:
-            for name, compiled in (("training step", self._step), ("evaluation", self._evaluate)):
-                agree(self.job, name, agreement.collectives(compiled))
+            for name, program in compiled.items():
+                agree(self.job, name, agreement.collectives(program))
         if self.comparer is not None:
             self.comparer.prepare()
         self.job.exchange("compiled", True)
@@ -180,26 +172,24 @@ class Training:
         now = time.monotonic()
         seconds, self._clock = now - self._clock, now
         self._seconds.append(seconds)
-        tokens = int(metrics["tokens"])
-        if tokens and not all(math.isfinite(metrics[name]) for name in ("loss", "grad_norm")):
+        weight, unit = int(metrics["weight"]), self.feed.unit
+        if weight and not all(math.isfinite(metrics[name]) for name in ("loss", "grad_norm")):
             raise TrainingError(
                 f"step {step}: loss {metrics['loss']:g}, gradient norm {metrics['grad_norm']:g}: not finite; nothing of"
                 f" this step is saved: lower --lr ({self.config.lr:g}) or look at the data"
             )
-        loss = metrics["loss"] if tokens else math.nan
-        if not tokens:
+        loss = metrics["loss"] if weight else math.nan
+        if not weight:
             self.reporter.say(f"step {step}: no target has weight, the gradient is zero")
         self.metrics.write(
             step=step,
             loss=loss,
             grad_norm=metrics["grad_norm"],
             learning_rate=float(self._rates[step - 1]),
-            tokens=tokens,
-            step_seconds=seconds,
-            tokens_per_second=tokens / seconds,
+            **{unit: weight, "step_seconds": seconds, f"{unit}_per_second": weight / seconds},
             **self._compared(step),
         )
-        self.reporter.step(step, loss, tokens / seconds)
+        self.reporter.step(step, loss, f"{weight / seconds:,.0f} {unit}/s")
 
     def _compared(self, step: int) -> dict[str, Any]:
         """Every so many steps, what the plan predicted and what is measured now."""
@@ -224,7 +214,7 @@ class Training:
         self._report(None)
         about = {
             "step": self.done,
-            "data": self.stream.state(self.done),
+            "data": self.feed.state(self.done),
             "config": self.config.to_dict(),
             "plan": json.loads(self.plan.to_json()),
         }
@@ -236,17 +226,16 @@ class Training:
     def _held_out(self) -> None:
         """Evaluate, unless a signal comes in between: what has been trained is saved first."""
         self._report(None)
-        args = (self._evaluate, self.state["params"], self.program.tables, self.dealer, self.batches)
-        loss = held_out_loss(*args, stop=lambda: self.job.alone and bool(self.stop.signal))
-        if loss is None:
+        found = self.feed.evaluate(self.state, lambda: self.job.alone and bool(self.stop.signal))
+        if found is None:
             return
-        if not math.isfinite(loss):
+        if not math.isfinite(loss := found.values["loss"]):
             raise TrainingError(
                 f"step {self.done}: held-out loss {loss:g}: not finite: lower --lr ({self.config.lr:g}) or look at the"
                 " data"
             )
-        self.evaluations.write(step=self.done, loss=loss, rows=self.batches.row_count)
-        self.reporter.say(f"step {self.done:>6}  held-out loss {loss:.4f} over {self.batches.row_count} rows")
+        self.evaluations.write(step=self.done, **found.values)
+        self.reporter.say(f"step {self.done:>6}  {found.said}")
         self._clock = time.monotonic()
 
 

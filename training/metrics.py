@@ -85,9 +85,9 @@ class Reporter:
         if self.show:
             self.console.print(text, markup=False)
 
-    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
+    def step(self, step: int, loss: float, rate: str) -> None:
         """A step is done."""
-        said = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
+        said = f"loss {loss:.4f}  {rate}"
         self._bar.update(self._task, completed=step, description=said)
         if not (step == 1 or step % self.every == 0 or step == self.steps):
             return

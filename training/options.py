@@ -65,18 +65,18 @@ class PlanFlags:
 class ModelFlags:
     """The model."""
 
-    model: Literal["transformer"] = "transformer"
-    """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
+    model: Literal["transformer", "gcn", "sage", "gat", "gin", "graphnet", "rgcn", "hgt"] = "transformer"
+    """A Llama-style decoder (transformer), or a graph network: the others."""
     layers: int = 4
-    """Number of layers."""
+    """Number of layers; of a graph network: steps of messages."""
     d_model: int = 128
     """Width; a multiple of --heads."""
     heads: int = 8
-    """Query heads; a multiple of --kv-heads."""
+    """Query heads, a multiple of --kv-heads; of a graph network: lanes that the width is cut into."""
     kv_heads: int = 4
-    """Key/value heads."""
+    """Key/value heads; of the transformer."""
     d_ff: int = 384
-    """Inner width of the MLP."""
+    """Inner width of the MLP; of the transformer, gin and graphnet."""
     tied_embedding: bool = True
     """One matrix for the embedding and the logits."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -86,11 +86,32 @@ class ModelFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphFlags:
+    """Graph networks."""
+
+    graph_parallel: Literal["auto", "vertex", "feature", "sample", "batch"] = "auto"
+    """Cut the graph (vertex) or the width (feature), deal seeds (sample) or small graphs (batch); auto: the fastest."""
+    edges: Literal["both", "given"] = "both"
+    """Messages along edges of one graph in both directions, each a type of its own (both), or as they are (given)."""
+    seeds: int = 512
+    """Vertices in a step, over all devices, where neighbours are sampled; at most those to train on."""
+    fanouts: tuple[int, ...] | None = None
+    """Neighbours sampled of each vertex, such as 10,5: from the seeds outwards, one for each layer. None: all."""
+    dropout: float = 0.0
+    """Share of each layer's update that is dropped in training; 0 to below 1."""
+    bases: int = 4
+    """Basis matrices that the types of edges share; of rgcn."""
+    aggregate: Literal["mean", "max"] = "mean"
+    """How neighbours are joined; of sage."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataFlags:
     """The data."""
 
     data: Path | None = None
-    """Text file, directory of text files, or token ids in .npy or .bin. None: Python's own standard library sources."""
+    """Text file, directory of text files, or token ids in .npy or .bin; of a graph network: a folder of OGB or
+    Planetoid, .npz, GraphML, or karate. None: Python's own standard library, its text or its calls."""
     token_dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None
     """How ids are stored in a .bin file, little-endian; a .npy file says so itself."""
     vocab_size: int | None = None
@@ -98,7 +119,7 @@ class DataFlags:
     seq_len: int = 256
     """Tokens in a row."""
     batch_size: int = 16
-    """Rows in a step, over all devices; a multiple of --microbatch."""
+    """Rows in a step, over all devices, a multiple of --microbatch; or small graphs in a step."""
     microbatch: int = 8
     """Rows that a group of devices runs at once; less takes less memory."""
 

@@ -71,9 +71,14 @@ def profile(
     timings = [[(kind, size, Timing(**timing)) for kind, size, timing in found[str(n)]] for n in range(len(devices))]
     fits = [_fitted(workload, some) for some in timings]
     work = Load.of(alone, BETWEEN)
-    links = [_link(job, hosts, len(some), exchanges.get(hosts), work, large) for hosts, some in ends.items()]
+    links, own = [], dict.fromkeys(range(len(devices)), 0.0)
+    for hosts, some in ends.items():
+        link, seconds = _link(job, hosts, len(some), exchanges.get(hosts), work, large)
+        links.append(link)
+        own |= {devices.index(device): byte for device, byte in zip(some, seconds, strict=True)}
     control.throttle(False)
-    return _profile(cluster, workload, timings, fits, links)
+    curves = [replace(fitted.curve, byte=own[n]) for n, fitted in enumerate(fits)]
+    return _profile(cluster, workload, timings, [replace(f, curve=c) for f, c in zip(fits, curves, strict=True)], links)
 
 
 def key(cluster: Cluster, devices: Sequence[jax.Device], workload: Workload) -> str:
@@ -213,11 +218,11 @@ class Load:
 
     Args:
         units: how often its unit is done before each message.
-        seconds: that this takes on average.
+        took: what this takes on average.
     """
 
     units: int
-    seconds: float
+    took: "Took"
 
     @staticmethod
     def of(alone: messages.Turns, wanted: float) -> "Load":
@@ -225,28 +230,56 @@ class Load:
         alone(1, UNITS)
         unit = timed(lambda: alone(1, UNITS)).seconds / (2 * UNITS)
         units = max(1, round(wanted / unit))
-        return Load(units=units, seconds=per_message(alone, units))
+        return Load(units=units, took=per_message(alone, units))
 
 
-def per_message(turns: messages.Turns, units: int) -> float:
-    """Seconds from one message to the next, the work before it included."""
+@dataclass(frozen=True, kw_only=True)
+class Took:
+    """Of one message and the work before it.
+
+    Args:
+        seconds: by the clock.
+        cpu: of this process.
+    """
+
+    seconds: float
+    cpu: float
+
+
+def per_message(turns: messages.Turns, units: int) -> Took:
+    """From one message to the next, the work before it included."""
     turns(1, units)
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     turns(TURNS, units)
-    return (time.perf_counter() - start) / (2 * TURNS)
+    count = 2 * TURNS
+    return Took(seconds=(time.perf_counter() - start) / count, cpu=(time.process_time() - cpu) / count)
 
 
 def _link(
     job: Job, hosts: tuple[str, str], count: int, exchanges: list[messages.Turns] | None, work: Load, large: int
-) -> Link:
-    """Latency and bandwidth as the cost model counts them, told to all processes.
+) -> tuple[Link, list[float]]:
+    """Latency and bandwidth as the cost model counts them, told to all processes; a device's own seconds for a byte.
 
-    Each process works, then all exchange: what that takes beyond the work of the slowest is the exchange.
+    Each process works, then all exchange: what that takes beyond the work of the slowest is the exchange. Of that, what
+    a large message costs a processor that works for itself is the device's own, and the slowest's is not the link's.
     """
-    mine = None if exchanges is None else [*(per_message(turns, work.units) for turns in exchanges), work.seconds]
+    mine = None
+    if exchanges is not None:
+        small, long = (per_message(turns, work.units) for turns in exchanges)
+        pace = work.took.seconds / max(work.took.cpu, LEAST)  # how long a slowed process takes for a CPU second
+        own = max(long.cpu - small.cpu, 0.0) * pace if _one_cpu_device() else 0.0
+        mine = [small.seconds, long.seconds, work.took.seconds, own]
     found = [times for times in job.exchange(f"link {hosts}", mine) if times is not None]
-    busiest = max(times[2] for times in found)
-    short, long = (max(found[0][size] - busiest, LEAST) for size in range(2))
-    size = 4 * messages.MATRICES * messages.WIDTH * (large - SMALL)  # bytes of a device's pieces
-    bandwidth = (count - 1) * size / max(long - short, LEAST)
-    return Link(hosts=hosts, bandwidth=bandwidth, latency=short / (count - 1))
+    busiest, slowest = (max(times[column] for times in found) for column in (2, 3))
+    short, full = (max(found[0][size] - busiest, LEAST) for size in range(2))
+    brought = (count - 1) * 4 * messages.MATRICES * messages.WIDTH * (large - SMALL)  # bytes
+    bandwidth = brought / max(full - short - slowest, LEAST)
+    owners = [times[3] / brought for times in found]
+    link = Link(hosts=hosts, bandwidth=bandwidth, latency=short / (count - 1))
+    return link, owners if len(owners) == count else [0.0] * count
+
+
+def _one_cpu_device() -> bool:
+    """Whether this process' CPU seconds are those of one device."""
+    devices = jax.local_devices()
+    return len(devices) == 1 and devices[0].platform == "cpu"

@@ -21,6 +21,7 @@ from training import optimizer
 from training.config import TrainConfig
 from training.segments import Segments
 from training.step import Program
+from training.trainable import Trainable
 
 UNROLLED = 8  # layers that one device's program may hold one by one
 RAGGED_BACKENDS = ("gpu", "tpu")
@@ -100,7 +101,7 @@ def mesh_places(mesh: Mesh) -> tuple[tuple[int, int], ...]:
     return tuple((g, m) for g, group in groups for m, d in enumerate(group) if d.process_index == here)
 
 
-def describe(program: Program) -> list[str]:
+def describe(program: Trainable) -> list[str]:
     """Lines for people: the size of the model and how it is stored."""
     sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(program.logical["params"])]
     padding = rules.padding_share(program.stored["params"])

@@ -17,16 +17,14 @@ from meshes.plan import Plan
 from meshes.plan_rules import kinds
 from meshes.planner import plan as make
 from training.config import TrainConfig, resolve
-from training.data import Corpus, EvalBatches, PackedRows, TrainStream, load, resume
 from training.lock import held
 
 if TYPE_CHECKING:
     import jax
 
     from training.checkpoint import Checkpoints
-    from training.comparison import Comparer
-    from training.metrics import Reporter
-    from training.program import Program
+    from training.subject import Subject
+    from training.trainable import Trainable
 
 METRICS = "metrics.jsonl"
 DEFAULT_SPEEDS = (4.0, 2.0, 1.0, 1.0)  # emulated where the machine has one CPU device and nobody says otherwise
@@ -68,33 +66,33 @@ def owners(job: Job, devices: "list[jax.Device]") -> tuple[int, ...]:
     return mesh.owners(devices)
 
 
-def measured(
-    config: TrainConfig, job: Job, cluster: Cluster, devices: "list[jax.Device]", vocab_size: int
-) -> tuple[Cluster, tuple[str, ...]]:
-    """The cluster with measured speeds, curves and links, if `--profile` wants them; and lines about it.
+def subject(config: TrainConfig) -> "Subject":
+    """The model and the data of the flags.
+
+    Raises:
+        UsageError: the data cannot be used.
+    """
+    if config.model != "transformer":
+        from training.graphs.subject import Graphs
+
+        return Graphs(config)
+    from training.text import Text
+
+    return Text(config)
+
+
+def wants_profile(config: TrainConfig, job: Job, cluster: Cluster, devices: "list[jax.Device]") -> bool:
+    """Whether `--profile` wants the devices measured.
 
     Emulated devices of one process share its cores, so that `auto` leaves them alone.
     """
     emulated = job.alone and devices[0].platform == "cpu"
     if config.profile == "never" or config.plan is not None:
-        return cluster, ()
-    if config.profile == "auto" and (cluster.declared or emulated or len(devices) == 1):
-        return cluster, ()
-    from training import profile, program
-
-    work = workload(config, vocab_size)
-    name = profile.key(cluster, devices, work)
-    kept = profile.load(name) if job.number == 0 and config.profile == "auto" else None
-    found = profile.decode(job.from_first("profile that is kept", kept and asdict(kept)))
-    if found is None:
-        found = profile.profile(job, cluster, devices, work, program.segments(config, vocab_size, len(devices)))
-        if job.number == 0:
-            profile.keep(name, found)
-    speeds = ", ".join(f"{d.name} {d.speed:g}" for d in found.cluster.devices)
-    return found.cluster, (f"measured speeds: {speeds}", *found.notes)
+        return False
+    return not (config.profile == "auto" and (cluster.declared or emulated or len(devices) == 1))
 
 
-def agree(job: Job, plan: Plan, devices: "list[jax.Device]", rows: PackedRows) -> None:
+def agree(job: Job, plan: Any, devices: "list[jax.Device]", fingerprint: str) -> None:
     """Refuse to train if the processes have different devices, plans or data.
 
     Raises:
@@ -106,16 +104,11 @@ def agree(job: Job, plan: Plan, devices: "list[jax.Device]", rows: PackedRows) -
 
     job.agree("devices", asdict(plan.cluster))
     job.agree("plans", plan.decisions())
-    job.agree("data", {"fingerprint": rows.fingerprint})
+    job.agree("data", {"fingerprint": fingerprint})
     names: list[list[str]] = [[] for _ in range(job.count)]
     for owner, device in zip(mesh.owners(devices), plan.cluster.devices, strict=True):
         names[owner].append(device.name)
     job.name_devices([", ".join(mine) for mine in names])
-
-
-def load_data(config: TrainConfig) -> Corpus:
-    """The data set of `--data`."""
-    return load(config.data, token_dtype=config.token_dtype, vocab_size=config.vocab_size)
 
 
 def find_cluster(config: TrainConfig, alone: bool = True) -> "tuple[Cluster, list[jax.Device]]":
@@ -237,16 +230,9 @@ def write_plan(config: TrainConfig, plan: Plan) -> None:
 
 
 def run(
-    config: TrainConfig,
-    job: Job,
-    plan: Plan,
-    devices: "list[jax.Device]",
-    corpus: Corpus,
-    train_rows: PackedRows,
-    held_out: PackedRows,
-    notes: tuple[str, ...],
+    config: TrainConfig, job: Job, plan: Any, devices: "list[jax.Device]", subject: "Subject", notes: Sequence[str]
 ) -> int:
-    """Build or restore the state, train, and print a sample.
+    """Build or restore the state, train, and tell what came of it.
 
     Returns:
         The exit code: 0, or 128 + the signal that stopped the run.
@@ -257,53 +243,30 @@ def run(
 
     config = _resolved(config, job)
     assert config.run_dir is not None and config.checkpoint_dir is not None
-    agree(job, plan, devices, train_rows)
-    built = program.build(config, plan, devices, corpus.vocab_size, packed=len(corpus.starts) > 1)
+    agree(job, plan, devices, subject.fingerprint)
+    built = subject.program(plan, devices)
     checkpoints = Checkpoints(config.checkpoint_dir, config.keep)
-    stream, done, begun = _begin(config, checkpoints, built, train_rows)
+    done, place, begun = _begin(config, checkpoints, built)
+    feed = subject.feed(built, plan, done, place)
     job.agree("checkpoints", {"newest step": done})
     first = job.number == 0
     with Reporter(config.steps, done, config.log_every, show=first) as reporter:
-        about = (*corpus.notes, *notes, plan.table(), *program.describe(built), *begun)
+        about = (*subject.notes, *notes, plan.table(), *subject.about(built), *begun)
         for line in (*about, f"run directory: {config.run_dir}"):
             reporter.say(line)
         restored = checkpoints.restore(done, built) if done else None
         state = restored or built.init(program.key(config.seed))
-        batches = EvalBatches(source=held_out, batch_size=config.batch_size, limit=config.eval_rows)
         with held(*((config.run_dir, config.checkpoint_dir) if first else ())), loop.stopping() as stop:
             if first:
                 _write_records(config, plan)
-            comparer = _comparer(config, job, plan, devices, corpus.vocab_size)
-            training = loop.Training(
-                config, job, plan, built, stream, batches, checkpoints, state, done, reporter, comparer, stop
-            )
+            comparer = subject.comparer(job, plan, devices)
+            training = loop.Training(config, job, plan, built, feed, checkpoints, state, done, reporter, comparer, stop)
             training.run()
     if stop.signal:
         reporter.say(f"stopped by signal {stop.signal} after step {training.done}, which is saved")
         return stop.exit_code
-    _say_sample(config, corpus, built, training.state["params"], reporter)
+    subject.finish(built, feed, training.state, reporter)
     return 0
-
-
-def _comparer(
-    config: TrainConfig, job: Job, plan: Plan, devices: "list[jax.Device]", vocab_size: int
-) -> "Comparer | None":
-    """What times devices apart from each other; None for emulated ones of one process, which share its cores."""
-    from training import program
-    from training.comparison import Comparer
-
-    if job.alone and devices[0].platform == "cpu":
-        return None
-    return Comparer(job, plan, devices, program.segments(config, vocab_size, len(devices)))
-
-
-def _say_sample(config: TrainConfig, corpus: Corpus, built: "Program", params: Any, reporter: "Reporter") -> None:
-    """Continue `--sample`, if there is one and the data are text."""
-    from training.sampling import sample
-
-    prompt = config.sample if config.sample is not None else "def "
-    if corpus.tokenizer is not None and prompt:
-        reporter.say(f"sample:\n{sample(built, params, corpus.tokenizer, prompt, config.seed)}")
 
 
 def _resolved(config: TrainConfig, job: Job) -> TrainConfig:
@@ -314,25 +277,24 @@ def _resolved(config: TrainConfig, job: Job) -> TrainConfig:
 
 
 def _begin(
-    config: TrainConfig, checkpoints: "Checkpoints", built: "Program", rows: PackedRows
-) -> tuple[TrainStream, int, list[str]]:
-    """Where to start: the stream, the steps done, and what to tell about it."""
+    config: TrainConfig, checkpoints: "Checkpoints", built: "Trainable"
+) -> tuple[int, dict[str, Any] | None, list[str]]:
+    """Where to start: the steps done, the place in the data, and what to tell about it."""
     latest = checkpoints.latest
     if latest is None and config.resume == "must":
         raise UsageError(f"--resume must, but {checkpoints.directory} holds no checkpoint: give its directory")
     if config.resume == "never":
         _check_unused(config, checkpoints)
     if latest is None:
-        return TrainStream(rows, seed=config.seed, batch_size=config.batch_size), 0, _schedule_notes(config)
+        return 0, None, _schedule_notes(config)
     checkpoints.check(latest, built)
     about = checkpoints.about(latest)
     if latest > config.steps:
         raise UsageError(f"--steps {config.steps}, but the checkpoint has {latest} already: give more --steps")
-    stream = resume(rows, about["data"], seed=config.seed, batch_size=config.batch_size, step=latest)
     resumed = f"resumed after step {latest} of {checkpoints.directory}"
     if latest == config.steps:
         resumed += ", the last of --steps: nothing is left to train"
-    return stream, latest, [resumed, *_changes(config, about["config"]), *_schedule_notes(config)]
+    return latest, about["data"], [resumed, *_changes(config, about["config"]), *_schedule_notes(config)]
 
 
 def _check_unused(config: TrainConfig, checkpoints: "Checkpoints") -> None:
@@ -364,7 +326,7 @@ def _changes(config: TrainConfig, saved: dict[str, Any]) -> list[str]:
     ]
 
 
-def _write_records(config: TrainConfig, plan: Plan) -> None:
+def _write_records(config: TrainConfig, plan: Any) -> None:
     """Make the directories; write what the run was and the plan."""
     from training import loop
 

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from meshes.cluster import Cluster, Device, Link
-from meshes.cost import Curves, Division, Grid, exchange_seconds, reduction_seconds, seconds, weight_seconds
+from meshes.cost import (
+    Curves,
+    Division,
+    Grid,
+    exchange_seconds,
+    link_bytes,
+    reduction_seconds,
+    seconds,
+    weight_bytes,
+    weight_seconds,
+)
 from meshes.errors import UsageError
 from meshes.memory import bytes_needed, head_caps, state_bytes, token_caps
 from meshes.workload import Workload, divisors
@@ -140,6 +150,7 @@ CURVES = Curves(
     update=np.array([[1e-9, 5e-9]]),
     knee=np.array([[40, 20]]),
     bend=np.array([[2e-5, 9e-5]]),
+    byte=np.zeros((1, 2)),
 )
 
 
@@ -152,6 +163,17 @@ def test_measured_curves_take_the_place_of_flops() -> None:
     assert found.once == pytest.approx(5e-9 * WORK.parameters / 2 + 4 * LATENCY + lookups)
     switched = seconds(devices, WORK, division)
     np.testing.assert_allclose(switched.tokens, [[1e-3 + 4 / 3 * (48e-5 + 8 * 2e-5), 2e-3 + 4 / 3 * 16 * 3e-5]])
+
+
+def test_what_links_bring_costs_a_device_its_own_seconds() -> None:
+    """A slow device needs longer to unpack the same bytes, and the planner gives it less other work."""
+    plain, division = replace(grid((3.0, 1.0)), curves=CURVES), context([[48, 16]])
+    own = replace(plain, curves=replace(CURVES, byte=np.array([[1e-9, 3e-9]])))
+    before, after = (seconds(g, WORK, division, specialized=True) for g in (plain, own))
+    size = float(link_bytes(own, WORK, division)[0])
+    assert size > weight_bytes(WORK) / 2
+    np.testing.assert_allclose(after.tokens - before.tokens, [[1e-9 * size, 3e-9 * size]])
+    np.testing.assert_allclose(after.communication, before.communication)
 
 
 def test_curves_of_another_model_are_not_used() -> None:

@@ -41,7 +41,7 @@ def compiled_at(tiling: Tiling, at: tuple[int, int], config: TransformerConfig =
     groups, devices = len(tiling.tokens), len(tiling.tokens[0])
     mesh = make_mesh(np.arange(groups * devices).reshape(groups, devices).tolist(), jax.devices())
     placement = Placement("specialized", tiling.sizes, (at,))
-    program = Program(config, mesh, tiling, placement, optax.adam(1e-3))
+    program = Program(config=config, mesh=mesh, tiling=tiling, placement=placement, optimizer=optax.adam(1e-3))
 
     def shape(dims: tuple[int, ...], dtype: Any, spec: P) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(dims, dtype, sharding=NamedSharding(mesh, spec))

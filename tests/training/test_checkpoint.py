@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 
 from meshes.job import Job
+from meshes.plan import Plan
 from sharding import rules
 from training import program, setup
+from training.batches import Dealer
 from training.checkpoint import CheckpointError, Checkpoints
 from training.config import TrainConfig, parse, resolve
 from training.data import EvalBatches, PackedRows, TrainStream, load, resume, split
 from training.loop import Stop, Training
 from training.metrics import Reporter
+from training.rows_feed import RowsFeed
 from training.step import Program
 
 FLAGS = shlex.split(
@@ -93,14 +96,27 @@ def run(
     config = resolve(dataclasses.replace(config, steps=steps, run_dir=directory, **changes))
     directory.mkdir(exist_ok=True)
     checkpoints = Checkpoints(directory / "checkpoints", config.keep)
-    stream, done, _ = setup._begin(config, checkpoints, built, rows[0])
+    done, place, _ = setup._begin(config, checkpoints, built)
     state = checkpoints.restore(done, built) if done else built.init(jax.random.key(0))
-    batches = EvalBatches(source=rows[1], batch_size=4, limit=1)
+    feed = feed_of(built, plan, rows, stream_of(rows, done, place))
     with Reporter(steps, done, 1000, show=False) as reporter:
-        Training(config, Job(), plan, built, stream, batches, checkpoints, state, done, reporter, None, Stop()).run()
+        Training(config, Job(), plan, built, feed, checkpoints, state, done, reporter, None, Stop()).run()
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, steps + 1))
     return [json.loads(line)["loss"] for line in lines]
+
+
+def stream_of(rows: tuple[PackedRows, PackedRows], done: int, place: dict[str, Any] | None) -> TrainStream:
+    """The batches from a place on."""
+    if place is None:
+        return TrainStream(rows[0], seed=0, batch_size=4)
+    return resume(rows[0], place, seed=0, batch_size=4, step=done)
+
+
+def feed_of(built: Program, plan: Plan, rows: tuple[PackedRows, PackedRows], stream: TrainStream) -> RowsFeed:
+    """A feed that evaluates one row."""
+    dealer = Dealer(built.mesh, built.tiling, plan.workload.microbatch, plan.microbatches)
+    return RowsFeed(built, dealer, stream, EvalBatches(source=rows[1], batch_size=4, limit=1))
 
 
 def arrays(directory: Path, step: int, devices: str = EIGHT) -> Any:
@@ -143,9 +159,10 @@ def test_a_save_is_of_its_own_step_though_training_goes_on(straight: Straight, r
 def test_a_resume_in_the_third_epoch_goes_on_with_its_rows(straight: Straight, rows: Rows, tmp_path: Path) -> None:
     config, _, built = settings(EIGHT)
     assert run(tmp_path, 6, rows) == straight[1][:6]
-    stream, done, _ = setup._begin(
-        dataclasses.replace(config, run_dir=tmp_path), Checkpoints(tmp_path / "checkpoints", 3), built, rows[0]
+    done, place, _ = setup._begin(
+        dataclasses.replace(config, run_dir=tmp_path), Checkpoints(tmp_path / "checkpoints", 3), built
     )
+    stream = stream_of(rows, done, place)
     whole = TrainStream(rows[0], seed=config.seed, batch_size=4)
     assert done == 6 and [stream.epoch(step) for step in (6, 7, 8)] == [2, 2, 3]
     for step in range(6, 12):
@@ -171,10 +188,10 @@ def test_a_resume_on_other_devices_goes_on(devices: int, straight: Straight, row
     checkpoints = Checkpoints(tmp_path / "checkpoints", 1)
     stream = resume(rows[0], saved.about(6)["data"], seed=0, batch_size=4, step=6)
     config = dataclasses.replace(config, steps=12, run_dir=tmp_path)
-    batches = EvalBatches(source=rows[1], batch_size=4, limit=1)
+    feed = feed_of(built, plan, rows, stream)
     with Reporter(12, 6, 1000, show=False) as reporter:
         state = saved.restore(6, built)
-        Training(config, Job(), plan, built, stream, batches, checkpoints, state, 6, reporter, None, Stop()).run()
+        Training(config, Job(), plan, built, feed, checkpoints, state, 6, reporter, None, Stop()).run()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(7, 13))
     assert [line["loss"] for line in lines] == pytest.approx(straight[1][6:12], rel=LOSS)

@@ -33,7 +33,9 @@ class TwoProcesses(Case):
         tiling = Tiling(self.tokens, self.tiles, *heads, ring=self.ring, direct=self.direct)
         mesh = make_mesh(((0, 1, 2),), jax.devices())
         placement = Placement("specialized", tiling.sizes, mesh_places(mesh))
-        return Program(self.config, mesh, tiling, placement, optax.adam(1e-3)), Dealer(mesh, tiling, 2, self.counts)
+        return Program(
+            config=self.config, mesh=mesh, tiling=tiling, placement=placement, optimizer=optax.adam(1e-3)
+        ), Dealer(mesh, tiling, 2, self.counts)
 
 
 CASES = {

@@ -45,7 +45,14 @@ class Case:
         groups, devices = len(self.tokens), len(self.tokens[0])
         order = np.arange(groups * devices).reshape(devices, groups).T.tolist()
         mesh = make_mesh(order, jax.devices())
-        program = Program(self.config, mesh, tiling, Placement(self.mode, tiling.sizes), optax.adam(1e-3), self.dtype)
+        program = Program(
+            config=self.config,
+            mesh=mesh,
+            tiling=tiling,
+            placement=Placement(self.mode, tiling.sizes),
+            optimizer=optax.adam(1e-3),
+            dtype=self.dtype,
+        )
         return program, Dealer(mesh, tiling, self.microbatch, self.counts)
 
 
@@ -182,7 +189,7 @@ def test_no_target_at_all_leaves_the_state_finite() -> None:
     state = program.init(jax.random.key(0))
     before = crop(program, state["params"])
     state, metrics = program.train_step()(state, dealer(rows), dealer.device_counts, program.tables)
-    assert float(metrics["tokens"]) == 0 and float(metrics["loss"]) == 0
+    assert float(metrics["weight"]) == 0 and float(metrics["loss"]) == 0
     assert distance(crop(program, state["params"]), before) == 0
 
 

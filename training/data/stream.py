@@ -6,7 +6,7 @@ The place in it is counted in rows, so that a run goes on with another batch siz
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from training.data.packing import PADDING, PackedRows, Rows
 
 BUFFERED = 2  # batches that are ready ahead of time
 
+T = TypeVar("T")
 Numbers = Sequence[int] | np.ndarray
 
 
@@ -32,14 +33,12 @@ class TrainStream:
     def __init__(
         self, source: PackedRows, *, seed: int, batch_size: int, start_step: int = 0, start_row: int | None = None
     ) -> None:
-        import grain  # which imports JAX: not before the devices are set up
-
         self.source = source
         self.seed = seed
         self.batch_size = batch_size
         self.start_step = start_step
         self.start_row = start_step * batch_size if start_row is None else start_row
-        self._order = grain.MapDataset.range(len(source)).shuffle(seed=seed).repeat()
+        self._order = shuffled(len(source), seed)
 
     def rows(self, step: int, numbers: Numbers) -> Rows:
         """Rows of the batch of a step.
@@ -75,6 +74,13 @@ class TrainStream:
         Close the generator to stop early; the thread ends with it.
         """
         return prefetch(lambda step: self.rows(step, numbers), first, steps)
+
+
+def shuffled(count: int, seed: int) -> Any:
+    """Numbers below `count`, each once an epoch, epochs without end; by place in that order."""
+    import grain  # which imports JAX: not before the devices are set up
+
+    return grain.MapDataset.range(count).shuffle(seed=seed).repeat()
 
 
 def resume(source: PackedRows, state: dict[str, Any], *, seed: int, batch_size: int, step: int) -> TrainStream:
@@ -149,12 +155,12 @@ def _numbers(numbers: Numbers, batch_size: int) -> np.ndarray:
     return wanted
 
 
-def prefetch(make: Callable[[int], Rows], first: int, count: int) -> Generator[Rows, None, None]:
+def prefetch(make: Callable[[int], T], first: int, count: int) -> Generator[T, None, None]:
     """`make(first)`, `make(first + 1)`, ... in order, `count` of them, made ahead of time by one thread."""
     import grain
 
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=BUFFERED)
-    ahead: Iterator[Rows] = iter(grain.MapDataset.range(first, first + count).map(make).to_iter_dataset(options))
+    ahead: Iterator[T] = iter(grain.MapDataset.range(first, first + count).map(make).to_iter_dataset(options))
     try:
         yield from ahead
     finally:

@@ -1,0 +1,103 @@
+"""Unequal parts of a graph against equal ones in processes that really are unequal: vertex, feature and sampled plans.
+
+Two processes with CPU shares 3:1, and four with 4:2:1:1. The devices are profiled, and the uneven plan is made of what
+was measured. Even and uneven steps alternate in one run; the gain is the ratio of the medians. The ideal is what the
+integer shares would gain if messages and waiting took no time.
+"""
+
+import statistics
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from report import Report, flags, note
+from slowed import graph_curves, timed
+
+from meshes.cluster import Cluster
+from meshes.graph_plan import GraphPlan
+from meshes.graph_planner import plan_graph
+from training.config import TrainConfig
+from training.graphs.subject import Graphs
+
+CLUSTERS = Path(__file__).parents[1] / "examples" / "clusters"
+FILES = {"3:1": "three_to_one.toml", "4:2:1:1": "four_two_one_one.toml"}
+WAYS = ("vertex", "feature", "sample")
+CLASSES, FEATURES = 16, 128
+GOAL = 0.9
+
+
+def save_graph(path: Path, vertices: int, degree: int) -> None:
+    """Communities with a few edges between them, ends in proportion to a power law inside each; labels at random."""
+    rng = np.random.default_rng(0)
+    size = 250
+    receivers = np.repeat(np.arange(vertices), degree)
+    near = receivers // size * size + (size * rng.random(len(receivers)) ** 2).astype(np.int64)
+    anywhere = rng.integers(0, vertices, len(receivers))
+    senders = np.where(rng.random(len(receivers)) < 0.95, np.minimum(near, vertices - 1), anywhere)
+    np.savez(
+        path,
+        senders=senders,
+        receivers=receivers,
+        features=rng.normal(size=(vertices, FEATURES)).astype(np.float32),
+        labels=rng.integers(0, CLASSES, vertices).astype(np.int32),
+    )
+
+
+def config_of(way: str, data: Path) -> TrainConfig:
+    """Three layers of a graph convolution; of samples two."""
+    sampled: dict[str, Any] = {"fanouts": (10, 10), "seeds": 512} if way == "sample" else {}
+    layers = 2 if way == "sample" else 3
+    sizes: dict[str, Any] = {"layers": layers, "d_model": 256, "heads": 16}
+    return TrainConfig(model="gcn", data=data, graph_parallel=way, **sizes, **sampled)  # type: ignore[arg-type]
+
+
+def plans(config: TrainConfig, cluster: Cluster) -> dict[str, GraphPlan]:
+    """The even plan, and the uneven one of the measured devices."""
+    subject = Graphs(config)
+    alike = replace(cluster, devices=tuple(replace(device, speed=1.0) for device in cluster.devices))
+    request: dict[str, Any] = {"parallel": config.graph_parallel, "placement": "specialized"}
+    if config.graph_parallel != "sample":
+        request["graph"] = subject.edges
+    curves = graph_curves(cluster, config)
+    slowest = max(curves, key=lambda curve: curve.vertex)
+    sides = {"even": (alike, (slowest,) * len(curves)), "uneven": (cluster, curves)}
+    return {name: plan_graph(of, subject.workload, costs=costs, **request) for name, (of, costs) in sides.items()}
+
+
+def busiest(cluster: Cluster, plan: GraphPlan) -> float:
+    """Largest work of a device over its CPU share."""
+    shares = [device.limits.cpu_share for device in cluster.devices if device.limits is not None]
+    return max(plan.work(number) / share for number, share in enumerate(shares) if share is not None)
+
+
+def main() -> None:
+    """Run the comparisons and print them."""
+    given = flags(__doc__)
+    report = Report("graph_speedup")
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder, "graph.npz")
+        save_graph(data, *((2_000, 16) if given.quick else (20_000, 40)))
+        for shares, file in FILES.items():
+            cluster = Cluster.from_toml(CLUSTERS / file)
+            for way in WAYS:
+                config = config_of(way, data)
+                made = plans(config, cluster)
+                best = busiest(cluster, made["even"]) / busiest(cluster, made["uneven"])
+                found = timed(cluster, config, made, rounds=3 if given.quick else 5)
+                seconds = {name: statistics.median(side["seconds"]) for name, side in found.items()}
+                gain, name = seconds["even"] / seconds["uneven"], f"{shares} {way}"
+                note(f"{name}: {found}")
+                report.add(f"{name}, even step", seconds["even"], "s")
+                report.add(f"{name}, uneven step", seconds["uneven"], "s")
+                report.add(f"{name}, gain", gain, "x")
+                report.add(f"{name}, ideal gain of these shares", best, "x")
+                report.add(f"{name}, gain over ideal", gain / best, "", at_least=GOAL)
+                difference = abs(found["even"]["loss"] / found["uneven"]["loss"] - 1)
+                report.add(f"{name}, relative difference of losses", difference, "", at_most=1e-5)
+    report.show(as_json=given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Graph networks: views of edges, and models that read nothing else of a graph."""

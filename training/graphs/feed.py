@@ -1,0 +1,258 @@
+"""What the steps of a graph network are fed with, and metrics on vertices or graphs that are held out."""
+
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshes.errors import UsageError
+from training.data.stream import prefetch, shuffled
+from training.feed import Evaluation, Stop
+from training.graphs import metrics
+from training.graphs.batch import BatchSpread, dealt
+from training.graphs.graph import Graph, GraphSet
+from training.graphs.sample import SampleSpread
+from training.graphs.step import OWN, GraphProgram, gathered
+from training.trainable import State, on_mesh, put, put_pieces
+
+Pieces = Callable[[int], dict[str, np.ndarray]]  # the arrays of a device, by its number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Which training vertices or graphs make the batch of a step: a function of seed and step alone.
+
+    Args:
+        ids: to train on.
+        size: of a batch; 0 is the whole graph in every step.
+        seed: of the order.
+        fingerprint, name: of the data.
+        first_step, seen: steps done before this run, and ids seen in them.
+    """
+
+    ids: np.ndarray
+    size: int
+    seed: int
+    fingerprint: str
+    name: str
+    first_step: int = 0
+    seen: int = 0
+
+    @cached_property
+    def _shuffled(self) -> Any:
+        return shuffled(len(self.ids), self.seed)
+
+    def batch(self, step: int) -> np.ndarray:
+        """The ids of a step, counted from 0."""
+        start = self._seen(step)
+        return np.array([self.ids[self._shuffled[start + place]] for place in range(self.size)], np.int64)
+
+    def state(self, step: int) -> dict[str, Any]:
+        """What a checkpoint keeps after so many steps."""
+        return {"seen": self._seen(step), "seed": self.seed, "fingerprint": self.fingerprint, "data": self.name}
+
+    def resumed(self, state: Mapping[str, Any], step: int) -> "Order":
+        """The order that goes on from a checkpoint's state.
+
+        Raises:
+            UsageError: the data or the seed differ from the checkpoint's.
+        """
+        if state.get("fingerprint") != self.fingerprint:
+            raise UsageError(
+                f"the checkpoint was trained on {state.get('data')} (fingerprint {state.get('fingerprint')}), but"
+                f" --data is {self.name} (fingerprint {self.fingerprint}): give the same data, or begin anew with"
+                " --resume never"
+            )
+        if state.get("seed") != self.seed:
+            raise UsageError(
+                f"--seed {self.seed}, but the checkpoint has {state.get('seed')}, which fixes the order of the data:"
+                f" give --seed {state.get('seed')}, or begin anew with --resume never"
+            )
+        return Order(
+            ids=self.ids,
+            size=self.size,
+            seed=self.seed,
+            fingerprint=self.fingerprint,
+            name=self.name,
+            first_step=step,
+            seen=int(state["seen"]),
+        )
+
+    def _seen(self, step: int) -> int:
+        return self.seen + (step - self.first_step) * self.size
+
+
+@dataclass(eq=False)
+class GraphFeed:
+    """A `training.feed.Feed` of one graph, of seeds in it, or of small graphs.
+
+    Args:
+        program: what runs.
+        data: the graph, or the graphs.
+        order: of training vertices or graphs.
+        costs: of a vertex and of an edge, by which small graphs are dealt.
+    """
+
+    program: GraphProgram
+    data: Graph | GraphSet
+    order: Order
+    costs: tuple[float, float] = (1.0, 1.0)
+    _run: Any = field(default=None, init=False)
+
+    @property
+    def unit(self) -> str:
+        """What has labels."""
+        return "graphs" if isinstance(self.data, GraphSet) else "vertices"
+
+    @property
+    def rest(self) -> tuple[Any, ...]:
+        """Graph arrays of the devices, and of all."""
+        return self.program.inputs
+
+    def prefetch(self, first: int, steps: int) -> Generator[np.ndarray, None, None]:
+        """Ids of the batches of steps."""
+        return prefetch(self.order.batch, first, steps)
+
+    def place(self, host: np.ndarray) -> dict[str, jax.Array]:
+        """Device arrays of a batch."""
+        spread = self.program.spread
+        if isinstance(spread, SampleSpread):
+            return self._put(_seeds(spread, host))
+        if isinstance(spread, BatchSpread):
+            assert isinstance(self.data, GraphSet)
+            deal = dealt(self.data, host, spread.graphs, self.costs)
+            return self._put(lambda device: spread.padded(device, deal[device]))
+        return {}
+
+    def state(self, step: int) -> dict[str, Any]:
+        """The place in the data after so many steps."""
+        return self.order.state(step)
+
+    def compile(self, state: State, batch: Any) -> dict[str, Any]:
+        """Compile what gives outputs."""
+        step = self._zero
+        self._run = self.program.output_step().lower(state["params"], step, batch, *self.rest).compile()
+        return {"evaluation": self._run}
+
+    def evaluate(self, state: State, stop: Stop) -> Evaluation | None:
+        """Metrics on what is held out for validation, else on training."""
+        ids, name = (self.data.valid, "held-out") if len(self.data.valid) else (self.data.train, "training")
+        values = self.score(state, ids, stop)
+        if values is None:
+            return None
+        said = "  ".join(f"{key} {value:.4f}" for key, value in values.items())
+        return Evaluation(values={**values, self.unit: len(ids)}, said=f"{name} {said} over {len(ids)} {self.unit}")
+
+    def score(self, state: State, ids: np.ndarray, stop: Stop = lambda: False) -> dict[str, float] | None:
+        """Exact metrics of outputs on vertices or graphs; None if stopped."""
+        outputs = self.outputs(state, ids, stop)
+        if outputs is None:
+            return None
+        labels = self.data.labels
+        assert labels is not None
+        return scores(outputs, labels[ids], len(self.data.classes))
+
+    def outputs(self, state: State, ids: np.ndarray, stop: Stop = lambda: False) -> np.ndarray | None:
+        """Outputs of vertices or graphs [ids, K], on every process."""
+        if not self.order.size:
+            out = self._run(state["params"], self._zero, {}, *self.rest)
+            return gathered(self.program, out, self.data.vertices)[ids]
+        parts = []
+        for start in range(0, len(ids), self.order.size):
+            if stop():
+                return None
+            chunk = ids[start : start + self.order.size]
+            parts.append(self._of_batch(state, chunk))
+        return np.concatenate(parts)
+
+    def _of_batch(self, state: State, ids: np.ndarray) -> np.ndarray:
+        spread, size = self.program.spread, self.order.size
+        padded = np.concatenate([ids, np.full(size - len(ids), -1)])
+        if isinstance(spread, SampleSpread):
+            batch = self._put(_seeds(spread, padded))
+            out = self._run(state["params"], self._zero, batch, *self.rest)
+            return gathered(self.program, out, size)[: len(ids)]
+        assert isinstance(spread, BatchSpread) and isinstance(self.data, GraphSet)
+        deal = partly_dealt(self.data, ids, spread.graphs, self.costs)
+        batch = self._put(lambda device: spread.padded(device, deal[device]))
+        out = gathered(self.program, self._run(state["params"], self._zero, batch, *self.rest), size)
+        starts = np.cumsum((0, *spread.graphs))
+        places = np.concatenate([start + np.arange(len(own)) for start, own in zip(starts, deal, strict=False)])
+        back = np.argsort(np.concatenate(deal), kind="stable")
+        inverse = np.argsort(np.argsort(ids, kind="stable"), kind="stable")
+        return out[places][back][inverse]
+
+    @cached_property
+    def _zero(self) -> jax.Array:
+        return put(np.zeros((), np.int32), on_mesh(self.program.mesh, jax.P()))
+
+    def _put(self, pieces: Pieces) -> dict[str, jax.Array]:
+        """Arrays [1, D, ...], each process making the pieces of its own devices."""
+        spread, sharding = self.program.spread, on_mesh(self.program.mesh, OWN)
+        devices, sizes = self.program.mesh.size, spread.sizes
+        here = jax.process_index()
+        mine = {m: pieces(m) for m, d in enumerate(self.program.mesh.devices[0]) if d.process_index == here}
+        example = next(iter(mine.values()))
+        out = {}
+        for name, axes in spread.dealt.items():
+            own = example[name].shape
+            shape = tuple(int(sizes[a].max()) if a in sizes else n for a, n in zip(axes.split(), own, strict=True))
+
+            def piece(index: Any, name: str = name, shape: tuple[int, ...] = shape) -> np.ndarray:
+                part = mine[index[1].start or 0][name]
+                array = np.zeros((1, 1, *shape), part.dtype)
+                array[0, 0][tuple(slice(0, size) for size in part.shape)] = part
+                return array
+
+            out[name] = put_pieces((1, devices, *shape), sharding, piece)
+        return out
+
+
+def scores(outputs: np.ndarray, labels: np.ndarray, classes: int) -> dict[str, float]:
+    """Loss and metrics of outputs.
+
+    Args:
+        outputs: [ids, K].
+        labels: [ids]; class or value.
+        classes: their number; 0 is regression.
+    """
+    if not len(labels):
+        return {"loss": math.nan}
+    if not classes:
+        errors = outputs[:, 0].astype(np.float64) - labels
+        return {"loss": float(np.mean(errors**2)), "mae": metrics.mae(outputs[:, 0], labels)}
+    wide = outputs.astype(np.float64)
+    top = wide.max(axis=1, keepdims=True)
+    log_sums = np.log(np.exp(wide - top).sum(axis=1)) + top[:, 0]
+    predicted = wide.argmax(axis=1)
+    found = {
+        "loss": float(np.mean(log_sums - wide[np.arange(len(labels)), labels])),
+        "accuracy": metrics.accuracy(predicted, labels),
+        "macro_f1": metrics.macro_f1(predicted, labels),
+    }
+    if classes == 2 and 0 < labels.sum() < len(labels):
+        found["roc_auc"] = metrics.roc_auc(wide[:, 1] - wide[:, 0], labels == 1)
+    return found
+
+
+def partly_dealt(graph: GraphSet, ids: np.ndarray, counts: Sequence[int], costs: Sequence[float]) -> list[np.ndarray]:
+    """As `dealt`, for a batch that may not be full."""
+    if len(ids) == sum(counts):
+        return dealt(graph, ids, counts, costs)
+    stops = np.minimum(np.cumsum(counts), len(ids))
+    return np.split(ids, stops[:-1])
+
+
+def _seeds(spread: SampleSpread, ids: np.ndarray) -> Pieces:
+    """Each device's seeds, with their places in the batch."""
+
+    def piece(device: int) -> dict[str, np.ndarray]:
+        places = spread.rows()[device]
+        seeds = np.where(places >= 0, ids[np.maximum(places, 0)], -1)
+        return {"seeds": seeds.astype(np.int32), "places": places.astype(np.int32)}
+
+    return piece

@@ -1,0 +1,277 @@
+"""A graph network on a graph or on many small ones: from the data to a plan, a program and a feed. Imports no JAX."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshes.cluster import Cluster
+from meshes.errors import PlanError
+from meshes.graph_costs import GraphCurve
+from meshes.graph_plan import GraphPlan
+from meshes.graph_planner import owners as owners_of
+from meshes.graph_planner import plan_graph
+from meshes.graph_workload import GraphWorkload
+from meshes.job import Job
+from meshes.partition import Edges
+from meshes.table import count
+from training import setup
+from training.config import TrainConfig
+from training.graphs import baselines
+from training.graphs.graph import Graph, GraphSet, both_ways
+from training.graphs.load import load
+
+if TYPE_CHECKING:
+    import jax
+
+    from training.comparison import Comparer
+    from training.graphs.batch import BatchSpread
+    from training.graphs.feed import GraphFeed, Order
+    from training.graphs.spread import Part, Spread
+    from training.graphs.step import GraphProgram
+    from training.metrics import Reporter
+    from training.trainable import State
+
+
+class Graphs:
+    """A `training.subject.Subject`.
+
+    Args:
+        config: the flags.
+
+    Raises:
+        UsageError: the data cannot be used.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        self.curves: tuple[GraphCurve, ...] | None = None
+        data = load(config.data, config.seed)
+        self.data: Graph | GraphSet = both_ways(data) if isinstance(data, Graph) and config.edges == "both" else data
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data."""
+        return self.data.fingerprint
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sizes of the data."""
+        data = self.data
+        parts = f"{len(data.train):,} to train on, {len(data.valid):,} held out, {len(data.test):,} for the test"
+        size = f"{data.vertices:,} vertices, {data.edges:,} edges of {count(len(data.relation_names), 'type')}"
+        many = f"{data.graphs:,} graphs, " if isinstance(data, GraphSet) else ""
+        return [f"{data.name}: {many}{size}, {data.features.shape[1]} features; {parts}"]
+
+    @cached_property
+    def workload(self) -> GraphWorkload:
+        """What a step has to compute."""
+        config, data = self.config, self.data
+        whole = isinstance(data, Graph)
+        mean = {"vertices": data.vertices, "edges": data.edges}
+        if isinstance(data, GraphSet):
+            mean = {name: max(1, round(count / data.graphs)) for name, count in mean.items()}
+        sampled = whole and bool(config.fanouts)
+        return GraphWorkload(
+            model=config.model,
+            layers=config.layers,
+            width=config.d_model,
+            heads=config.heads,
+            features=data.features.shape[1],
+            classes=self.outputs,
+            **mean,
+            train_vertices=len(data.train) if whole else 0,
+            relations=len(data.relation_names) if config.model in ("rgcn", "hgt") else 1,
+            kinds=len(data.kind_names),
+            bases=config.bases,
+            hidden=config.d_ff,
+            level="vertex" if whole else "graph",
+            graphs=0 if whole else config.batch_size,
+            seeds=min(config.seeds, len(data.train)) if sampled else 0,
+            fanouts=tuple(config.fanouts or ()) if sampled else (),
+            compute_bytes={"float32": 4, "bfloat16": 2}[config.dtype],
+            remat=config.remat,
+        )
+
+    @property
+    def outputs(self) -> int:
+        """Classes, or one value."""
+        return max(1, len(self.data.classes))
+
+    def plan(self, cluster: Cluster, owners: Sequence[int] = ()) -> GraphPlan:
+        """The plan of `--plan`, or the planner's."""
+        config = self.config
+        if config.plan is not None:
+            plan = GraphPlan.load(config.plan)
+            plan.check(cluster, self.workload)
+            return plan
+        apart = bool(owners) and len(set(owners)) == len(owners)
+        placement = "specialized" if apart and config.placement == "auto" else config.placement
+        edges = self.edges if isinstance(self.data, Graph) else None
+        return plan_graph(
+            cluster,
+            self.workload,
+            parallel=config.graph_parallel,
+            graph=edges,
+            costs=self.curves,
+            placement=placement,
+            seed=config.seed,
+        )
+
+    def measured(self, job: Job, cluster: Cluster, devices: "list[jax.Device]") -> tuple[Cluster, Sequence[str]]:
+        """The cluster with measured speeds, if `--profile` wants them; the curves are kept for plans."""
+        if not setup.wants_profile(self.config, job, cluster, devices):
+            return cluster, ()
+        from training.graphs import profile
+
+        found, self.curves = profile.curves(job, cluster, devices, self.workload, self._network)
+        speeds = ", ".join(f"{device.name} {device.speed:g}" for device in found.devices)
+        return found, (f"measured speeds: {speeds}",)
+
+    def program(self, plan: GraphPlan, devices: "list[jax.Device]") -> "GraphProgram":
+        """The step of the graph network."""
+        import jax.numpy as jnp
+
+        from meshes.mesh import make_mesh
+        from sharding.collectives import better_direct
+        from sharding.placement import Placement
+        from training import optimizer
+        from training.graphs.step import GraphProgram
+        from training.program import mesh_places
+
+        config = self.config
+        mesh = make_mesh([list(range(len(devices)))], devices)
+        spread, direct = self._spread(plan, devices), better_direct(devices)
+        places = mesh_places(mesh)
+        rate = optimizer.schedule(config.schedule, config.lr, config.warmup, config.steps)
+        try:
+            placement = Placement(_mode(plan, spread.sizes), spread.sizes, places)
+        except ValueError as error:
+            raise PlanError(f"--placement {plan.placement}: {error}") from None
+        return GraphProgram(
+            config=self._network,
+            spread=spread,
+            task=self.data.task,
+            seed=config.seed,
+            direct=direct,
+            mesh=mesh,
+            placement=placement,
+            optimizer=optimizer.adamw(rate, config.weight_decay, config.clip_norm),
+            dtype=jnp.dtype(config.dtype),
+        )
+
+    def about(self, program: "GraphProgram") -> Sequence[str]:
+        """The size of the model and how it is stored."""
+        from training.program import describe
+
+        return [*describe(program), *program.spread.notes()]
+
+    def feed(self, program: "GraphProgram", plan: GraphPlan, done: int, place: dict[str, Any] | None) -> "GraphFeed":
+        """Batches from the first step on, or from a checkpoint's place."""
+        from training.graphs.feed import GraphFeed
+
+        order = self._order(plan)
+        return GraphFeed(program, self.data, order if place is None else order.resumed(place, done))
+
+    def comparer(self, job: Job, plan: GraphPlan, devices: "list[jax.Device]") -> "Comparer | None":
+        """None: graph networks are not timed beside the steps."""
+        return None
+
+    def finish(self, program: "GraphProgram", feed: "GraphFeed", state: "State", reporter: "Reporter") -> None:
+        """Metrics on the test part, beside what is reached without a network."""
+        data = self.data
+        if not len(data.test):
+            return
+        if feed._run is None:
+            feed.compile(state, feed.place(feed.order.batch(0)))
+        found = feed.score(state, data.test)
+        assert found is not None
+        measure = "accuracy" if data.classes else "mean absolute error"
+        said = "  ".join(f"{key} {value:.4f}" for key, value in found.items())
+        reporter.say(f"test  {said} over {len(data.test)} {feed.unit}")
+        reporter.say(
+            f"without a network, test {measure}: {baselines.majority(data):.4f} by the commonest value,"
+            f" {baselines.features_alone(data):.4f} by features alone"
+        )
+
+    @cached_property
+    def _network(self) -> Any:
+        from models.gnn.config import GnnConfig
+
+        config, data = self.config, self.data
+        return GnnConfig(
+            model=config.model,  # type: ignore[arg-type]
+            layers=config.layers,
+            width=config.d_model,
+            heads=config.heads,
+            hidden=config.d_ff,
+            inputs=data.features.shape[1],
+            outputs=self.outputs,
+            level=self.workload.level,
+            relations=len(data.relation_names),
+            kinds=len(data.kind_names),
+            bases=config.bases,
+            aggregate=config.aggregate,
+            edge_features=data.edge_features.shape[1],
+            dropout=config.dropout,
+            remat=config.remat,
+        )
+
+    @cached_property
+    def edges(self) -> Edges:
+        """The edges of one graph, for the planner."""
+        data = self.data
+        train = np.zeros(data.vertices, bool)
+        train[data.train] = True
+        relations = data.relations if self.config.model in ("rgcn", "hgt") else None
+        return Edges(data.senders, data.receivers, relations, train)
+
+    def _order(self, plan: GraphPlan) -> "Order":
+        from training.graphs.feed import Order
+
+        size = sum(plan.seeds) if plan.parallel == "sample" else sum(plan.graphs)
+        data = self.data
+        return Order(ids=data.train, size=size, seed=self.config.seed, fingerprint=data.fingerprint, name=data.name)
+
+    def _spread(self, plan: GraphPlan, devices: "list[jax.Device]") -> "Spread":
+        from sharding.collectives import better_direct
+        from training.graphs.sample import SampleSpread
+        from training.graphs.spread import FeatureSpread, Part, VertexSpread
+        from training.program import RAGGED_BACKENDS
+
+        part = Part(graph=self.data, config=self._network)
+        forms = {"ragged": devices[0].platform in RAGGED_BACKENDS, "direct": better_direct(devices)}
+        if plan.parallel == "vertex":
+            owner = owners_of(plan, self.edges)
+            return VertexSpread(part=part, owner=owner, devices=len(devices), **forms)
+        if plan.parallel == "feature":
+            return FeatureSpread(part=part, vertices=plan.vertices, lanes=plan.lanes, **forms)
+        if plan.parallel == "sample":
+            return SampleSpread(part=part, seeds=plan.seeds, fanouts=plan.workload.fanouts)
+        return self._batches(part, plan)
+
+    def _batches(self, part: "Part", plan: GraphPlan) -> "BatchSpread":
+        """Room for every batch of the run, evaluations included."""
+        from training.graphs.batch import fitted
+        from training.graphs.feed import partly_dealt
+
+        data, order = self.data, self._order(plan)
+        assert isinstance(data, GraphSet)
+
+        def deals() -> Iterator[list[np.ndarray]]:
+            for step in range(self.config.steps):
+                yield partly_dealt(data, order.batch(step), plan.graphs, (1.0, 1.0))
+            for ids in (data.train, data.valid, data.test):
+                for start in range(0, len(ids), order.size):
+                    yield partly_dealt(data, ids[start : start + order.size], plan.graphs, (1.0, 1.0))
+
+        return fitted(part, data, deals(), plan.graphs)
+
+
+def _mode(plan: GraphPlan, sizes: dict[str, np.ndarray]) -> Any:
+    """How local work runs: parts of equal shares still differ in edges."""
+    if plan.placement in ("single", "specialized"):
+        return plan.placement
+    alike = all(len(np.unique(size)) == 1 for size in sizes.values())
+    return "uniform" if alike and plan.placement == "uniform" else "switched"
