@@ -1,5 +1,7 @@
 """Sampled neighbours: different ones, each set equally likely, unbiased, the same on any plan, compiled once."""
 
+import math
+from collections import Counter
 from typing import Any
 
 import graph_worlds as worlds
@@ -37,8 +39,11 @@ def test_neighbours_are_different_and_each_equally_likely(count: int, fanout: in
     frequency = np.bincount(found.reshape(-1), minlength=count) / DRAWS
     error = np.sqrt(share * (1 - share) / DRAWS)
     assert np.abs(frequency - share).max() < FAR * max(error, 1e-9)
-    pairs = {tuple(sorted(row[:2])) for row in found.tolist()}
-    assert count > 20 or fanout < 2 or len(pairs) == count * (count - 1) // 2  # any two may meet
+    if (sets := math.comb(count, fanout)) <= 35:
+        chance, seen = 1 / sets, Counter(tuple(sorted(row)) for row in found.tolist())
+        assert len(seen) == sets
+        worst = max(abs(times / DRAWS - chance) for times in seen.values())
+        assert worst < FAR * np.sqrt(chance * (1 - chance) / DRAWS)
 
 
 def hop_sums(scaled: bool) -> tuple[np.ndarray, np.ndarray]:
