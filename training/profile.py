@@ -127,7 +127,7 @@ def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iter
     row, heads = workload.seq_len, workload.heads
     for tokens in sorted({max(row // part, 1) for part in (8, 4, 2, 1)}):
         yield "tokens", tokens, segments.tokens(device, tokens)
-    tiles = {(max(row // 4, 1), heads), (row, heads), (row, max(heads // 2, 1)), (max(row // 2, 1), heads)}
+    tiles = {(max(row // part, 1), heads) for part in (8, 4, 2, 1)} | {(row, max(heads // 2, 1))}
     for queries, count in sorted(tiles):
         yield "rows", queries * count, segments.attention(device, queries, (0, count))
     stored = -(-workload.parameters // jax.device_count())

@@ -54,16 +54,21 @@ class GraphProgram(Trainable):
         """Fresh parameters, logical."""
         return network.init(self.config, key)
 
-    @functools.cached_property
+    @property
     def inputs(self) -> tuple[Inputs, Inputs]:
         """Own arrays of the devices, and those that all have whole."""
+        return self._placed[0], self._placed[1]
+
+    @functools.cached_property
+    def _placed(self) -> tuple[Inputs, Inputs, dict[str, Any]]:
+        """Those arrays, and the names of the axes of own ones; the host's copies are not kept."""
         own, common = on_mesh(self.mesh, OWN), on_mesh(self.mesh, P())
-        arrays = jax.tree.map(lambda named: named.stacked(), dict(self.spread.named), is_leaf=_is_named)
-        arrays["tables"] = self.spread.tables
-        return (
-            jax.tree.map(lambda array: put(array, own), arrays),
-            jax.tree.map(lambda array: put(np.asarray(array), common), dict(self.spread.common)),
-        )
+        named = dict(self.spread.named)
+        axes = jax.tree.map(lambda one: one.axes, named, is_leaf=_is_named)
+        arrays = jax.tree.map(lambda one: put(one.stacked(), own), named, is_leaf=_is_named)
+        tables = jax.tree.map(lambda table: put(table, own), dict(self.spread.tables))
+        shared = jax.tree.map(lambda array: put(np.asarray(array), common), dict(self.spread.common))
+        return arrays | {"tables": tables}, shared, axes
 
     def train_step(self) -> jax.stages.Wrapped:
         """`step(state, batch, own, common) -> state, metrics`, see `Trainable.jitted_step`."""
@@ -139,7 +144,7 @@ class GraphProgram(Trainable):
                     local = lax.slice_in_dim(local, 0, self.placement.extent(name), axis=axis)
             return local
 
-        axes = jax.tree.map(lambda named: named.axes, dict(self.spread.named), is_leaf=_is_named)
+        axes = self._placed[2]
         arrays = {name: own[name] for name in axes} | dict(batch)
         tables = jax.tree.map(lambda table: table[0, 0], own["tables"])
         return jax.tree.map(cut, axes | dict(self.spread.dealt), arrays) | {"tables": tables}
