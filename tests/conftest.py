@@ -9,6 +9,9 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
         "--xla_cpu_collective_call_warn_stuck_timeout_seconds=600",
         "--xla_cpu_collective_call_terminate_timeout_seconds=1200",
+        # Most of the tests' time is compiling code that then runs for milliseconds.
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
     ]
 ).strip()
 
