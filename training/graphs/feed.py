@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -72,15 +72,7 @@ class Order:
                 f"--seed {self.seed}, but the checkpoint has {state.get('seed')}, which fixes the order of the data:"
                 f" give --seed {state.get('seed')}, or begin anew with --resume never"
             )
-        return Order(
-            ids=self.ids,
-            size=self.size,
-            seed=self.seed,
-            fingerprint=self.fingerprint,
-            name=self.name,
-            first_step=step,
-            seen=int(state["seen"]),
-        )
+        return replace(self, first_step=step, seen=int(state["seen"]))
 
     def _seen(self, step: int) -> int:
         return self.seen + (step - self.first_step) * self.size
@@ -158,6 +150,8 @@ class GraphFeed:
 
     def outputs(self, state: State, ids: np.ndarray, stop: Stop = lambda: False) -> np.ndarray | None:
         """Outputs of vertices or graphs [ids, K], on every process."""
+        if self._run is None:  # nothing was trained
+            self.compile(state, self.place(self.order.batch(0)))
         if not self.order.size:
             out = self._run(state["params"], self._zero, {}, *self.rest)
             return gathered(self.program, out, self.data.vertices)[ids]

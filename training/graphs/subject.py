@@ -172,7 +172,7 @@ class Graphs:
         from training.graphs.feed import GraphFeed
 
         order = self._order(plan)
-        return GraphFeed(program, self.data, order if place is None else order.resumed(place, done))
+        return GraphFeed(program, self.data, order if place is None else order.resumed(place, done), _costs(plan))
 
     def comparer(self, job: Job, plan: GraphPlan, devices: "list[jax.Device]") -> "Comparer | None":
         """None: graph networks are not timed beside the steps."""
@@ -183,8 +183,6 @@ class Graphs:
         data = self.data
         if not len(data.test):
             return
-        if feed._run is None:
-            feed.compile(state, feed.place(feed.order.batch(0)))
         found = feed.score(state, data.test)
         assert found is not None
         measure = "accuracy" if data.classes else "mean absolute error"
@@ -256,17 +254,22 @@ class Graphs:
         from training.graphs.batch import fitted
         from training.graphs.feed import partly_dealt
 
-        data, order = self.data, self._order(plan)
+        data, order, costs = self.data, self._order(plan), _costs(plan)
         assert isinstance(data, GraphSet)
 
         def deals() -> Iterator[list[np.ndarray]]:
             for step in range(self.config.steps):
-                yield partly_dealt(data, order.batch(step), plan.graphs, (1.0, 1.0))
+                yield partly_dealt(data, order.batch(step), plan.graphs, costs)
             for ids in (data.train, data.valid, data.test):
                 for start in range(0, len(ids), order.size):
-                    yield partly_dealt(data, ids[start : start + order.size], plan.graphs, (1.0, 1.0))
+                    yield partly_dealt(data, ids[start : start + order.size], plan.graphs, costs)
 
         return fitted(part, data, deals(), plan.graphs)
+
+
+def _costs(plan: GraphPlan) -> tuple[float, float]:
+    """Of a vertex and of an edge, by which small graphs are dealt."""
+    return plan.curves[0].vertex, plan.curves[0].edge
 
 
 def _mode(plan: GraphPlan, sizes: dict[str, np.ndarray]) -> Any:
