@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshes import metis
 from meshes.errors import UsageError
 
 WEIGHT_UNITS = 1000  # METIS's whole units of the mean weight
@@ -174,19 +175,10 @@ def partition(
     parts = np.flatnonzero(share)
     if len(parts) == 1:
         return np.full(vertices, parts[0], np.int32)
-    import pymetis
-
-    width = pymetis.zero_copy_dtype()
     starts, neighbours = _adjacency(senders, receivers, vertices)
     target = share[parts] / share[parts].sum()
-    found = pymetis.part_graph(
-        len(parts),
-        pymetis.CSRAdjacency(starts.astype(width), neighbours.astype(width)),
-        vweights=units.astype(width),
-        tpwgts=[*target[:-1].tolist(), 1.0 - float(target[:-1].sum())],
-        options=pymetis.Options(seed=seed + 1),  # to the C library seeds 0 and 1 are the same
-    )
-    return parts[np.asarray(found.vertex_part)].astype(np.int32)
+    targets = [*target[:-1].tolist(), 1.0 - float(target[:-1].sum())]
+    return parts[metis.parts(starts, neighbours, units, targets, seed)].astype(np.int32)
 
 
 def random_partition(vertices: int, shares: Sequence[float], weights: np.ndarray, seed: int) -> np.ndarray:

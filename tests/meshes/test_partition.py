@@ -1,5 +1,7 @@
 """Partitions of graphs: who owns what, what parts send each other, and how near they come to their shares."""
 
+import ctypes
+import threading
 from typing import Any
 
 import numpy as np
@@ -54,6 +56,24 @@ def test_the_same_seed_gives_the_same_owners(name: str) -> None:
     edges, vertices = GRAPHS[name]
     one, two = (random_partition(vertices, SHARES, weights_of(edges, vertices), 5) for _ in range(2))
     assert np.array_equal(one, two)
+
+
+def test_what_other_threads_draw_changes_nothing() -> None:
+    """The C library has one random state for all threads, and METIS draws from it."""
+    alone, ended = cut("random"), threading.Event()
+
+    def draw() -> None:
+        library = ctypes.CDLL(None)
+        while not ended.is_set():
+            library.rand()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        assert np.array_equal(cut("random"), alone)
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_another_seed_gives_others() -> None:

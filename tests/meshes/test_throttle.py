@@ -34,10 +34,11 @@ for _ in range({TRIES}):
 """
 ON_AND_OFF = f"""
 from meshes import control, throttle
-def most(on, tries):
+def shares(on, tries):
     control.throttle(on)
-    return max(throttle.achieved(0.2) for _ in range(tries))
-print(most(True, 2), most(False, {TRIES}), most(True, 2))
+    return [throttle.achieved(0.2) for _ in range(tries)]
+# On a busy machine a launcher that wakes late lets a process overrun, and pays that back in the next moments.
+print(min(shares(True, 3)), max(shares(False, {TRIES})), min(shares(True, 3)))
 """
 FILL = """
 import time
