@@ -5,15 +5,15 @@ was measured. Even and uneven steps alternate in one run; the gain is the ratio 
 integer shares would gain if messages and waiting took no time.
 """
 
-import statistics
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import Report, flags, note
-from slowed import graph_curves, timed
+from gains import compare
+from report import Report, flags
+from slowed import graph_curves
 
 from meshes.cluster import Cluster
 from meshes.graph_plan import GraphPlan
@@ -66,15 +66,9 @@ def plans(config: TrainConfig, cluster: Cluster) -> dict[str, GraphPlan]:
     return {name: plan_graph(of, subject.workload, costs=costs, **request) for name, (of, costs) in sides.items()}
 
 
-def busiest(cluster: Cluster, plan: GraphPlan) -> float:
-    """Largest work of a device over its CPU share."""
-    shares = [device.limits.cpu_share for device in cluster.devices if device.limits is not None]
-    return max(plan.work(number) / share for number, share in enumerate(shares) if share is not None)
-
-
 def main() -> None:
     """Run the comparisons and print them."""
-    given = flags(__doc__)
+    given = flags(__doc__, [f"{shares} {way}" for shares in FILES for way in WAYS])
     report = Report("graph_speedup")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "graph.npz")
@@ -82,20 +76,11 @@ def main() -> None:
         for shares, file in FILES.items():
             cluster = Cluster.from_toml(CLUSTERS / file)
             for way in WAYS:
-                config = config_of(way, data)
-                made = plans(config, cluster)
-                best = busiest(cluster, made["even"]) / busiest(cluster, made["uneven"])
-                found = timed(cluster, config, made, rounds=3 if given.quick else 5)
-                seconds = {name: statistics.median(side["seconds"]) for name, side in found.items()}
-                gain, name = seconds["even"] / seconds["uneven"], f"{shares} {way}"
-                note(f"{name}: {found}")
-                report.add(f"{name}, even step", seconds["even"], "s")
-                report.add(f"{name}, uneven step", seconds["uneven"], "s")
-                report.add(f"{name}, gain", gain, "x")
-                report.add(f"{name}, ideal gain of these shares", best, "x")
-                report.add(f"{name}, gain over ideal", gain / best, "", at_least=GOAL)
-                difference = abs(found["even"]["loss"] / found["uneven"]["loss"] - 1)
-                report.add(f"{name}, relative difference of losses", difference, "", at_most=1e-5)
+                name = f"{shares} {way}"
+                if name in (given.only or [name]):
+                    config = config_of(way, data)
+                    made = plans(config, cluster)
+                    compare(report, name, cluster, config, made, GraphPlan.work, quick=given.quick, goal=GOAL)
     report.show(as_json=given.json)
 
 

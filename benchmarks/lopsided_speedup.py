@@ -5,13 +5,13 @@ was measured. Even and uneven steps alternate in one run; the gain is the ratio 
 integer shares would gain if messages and waiting took no time.
 """
 
-import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from report import Report, flags, note
-from slowed import VOCAB, profiled, timed
+from gains import compare
+from report import Report, flags
+from slowed import VOCAB, profiled
 
 from meshes.cluster import Cluster
 from meshes.plan import Plan
@@ -21,6 +21,7 @@ from training.config import TrainConfig
 
 CLUSTERS = Path(__file__).parents[1] / "examples" / "clusters"
 FILES = {"3:1": "three_to_one.toml", "4:2:1:1": "four_two_one_one.toml"}
+KINDS = ("context", "head", "data")
 MODEL: dict[str, Any] = {"layers": 2, "d_model": 256, "heads": 8, "kv_heads": 2, "d_ff": 1024}
 GOAL = 0.95
 
@@ -46,39 +47,18 @@ def plans(kind: str, config: TrainConfig, cluster: Cluster) -> dict[str, Plan]:
     return {"even": make(alike, work, **request), "uneven": make(profiled(cluster, config), work, **request)}
 
 
-def ideal(cluster: Cluster, made: dict[str, Plan]) -> float:
-    """Gain of the integer shares, were messages and waiting free: busiest device of the even plan over the uneven's."""
-    return busiest(cluster, made["even"]) / busiest(cluster, made["uneven"])
-
-
-def busiest(cluster: Cluster, plan: Plan) -> float:
-    """Largest work of a device over its CPU share."""
-    shares = [device.limits.cpu_share for device in cluster.devices if device.limits is not None]
-    return max(plan.flops(number) / share for number, share in enumerate(shares) if share is not None)
-
-
 def main() -> None:
     """Run the comparisons and print them."""
-    given = flags(__doc__)
+    given = flags(__doc__, [f"{shares} {kind}" for shares in FILES for kind in KINDS])
     report = Report("lopsided_speedup")
     for shares, file in FILES.items():
         cluster = Cluster.from_toml(CLUSTERS / file)
-        for kind in ("context", "head", "data"):
-            config = config_of(kind, given.quick)
-            made = plans(kind, config, cluster)
-            best = ideal(cluster, made)
-            found = timed(cluster, config, made, rounds=3 if given.quick else 5)
-            seconds = {name: statistics.median(side["seconds"]) for name, side in found.items()}
-            gain = seconds["even"] / seconds["uneven"]
+        for kind in KINDS:
             name = f"{shares} {kind}"
-            note(f"{name}: {found}")
-            report.add(f"{name}, even step", seconds["even"], "s")
-            report.add(f"{name}, uneven step", seconds["uneven"], "s")
-            report.add(f"{name}, gain", gain, "x")
-            report.add(f"{name}, ideal gain of these shares", best, "x")
-            report.add(f"{name}, gain over ideal", gain / best, "", at_least=GOAL)
-            difference = abs(found["even"]["loss"] / found["uneven"]["loss"] - 1)
-            report.add(f"{name}, relative difference of losses", difference, "", at_most=1e-5)
+            if name in (given.only or [name]):
+                config = config_of(kind, given.quick)
+                made = plans(kind, config, cluster)
+                compare(report, name, cluster, config, made, Plan.flops, quick=given.quick, goal=GOAL)
     report.show(as_json=given.json)
 
 

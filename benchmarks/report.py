@@ -7,7 +7,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -69,11 +69,13 @@ class Report:
             print(f"{r.name:{width}}  {r.value:>10.4g} {r.unit:<6} {verdict}".rstrip())
 
 
-def flags(description: str | None) -> argparse.Namespace:
-    """The flags of every benchmark: `--quick` and `--json`."""
+def flags(description: str | None, cases: Sequence[str] = ()) -> argparse.Namespace:
+    """The flags of every benchmark: `--quick` and `--json`; and `--only CASE` where there are cases that take long."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="fewer and smaller measurements")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    if cases:
+        parser.add_argument("--only", choices=cases, action="append", help="this case; may be given several times")
     return parser.parse_args()
 
 

@@ -37,9 +37,7 @@ VOCAB = 257
 REST = 0.05  # seconds before a step, in which every process' quota is filled again
 
 
-def timed(
-    cluster: Cluster, config: TrainConfig, plans: Mapping[str, Plan] | Mapping[str, GraphPlan], rounds: int
-) -> dict[str, Any]:
+def timed(cluster: Cluster, config: TrainConfig, plans: Mapping[str, Plan | GraphPlan], rounds: int) -> dict[str, Any]:
     """Seconds of every plan's steps, [rounds], the plans taken in turn.
 
     Args:

@@ -124,9 +124,7 @@ def feature_portions(workload: GraphWorkload, vertices: np.ndarray, lanes: np.nd
     """Each device computes dense layers of its own rows, and aggregates all edges on its own lanes."""
     part, whole = lanes / workload.heads, workload.vertices
     busiest = 0.0
-    for (
-        rows
-    ) in workload.work.exchanged:  # to lanes and back: what own rows have in other lanes, other rows in own lanes
+    for rows in workload.work.exchanged:  # to lanes and back: own rows in other lanes, other rows in own lanes
         away, lent = vertices * (1 - part), (whole - vertices) * part
         busiest += rows * float(np.maximum(away, lent).max())
     return Portions(

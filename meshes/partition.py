@@ -122,16 +122,11 @@ class Parts:
         return int(self.cut.sum() - np.trace(self.cut))
 
     @cached_property
-    def preadded(self) -> np.ndarray:
-        """Pairs where the sender adds up what it has for each receiver before it sends, bool [M, M].
+    def rows(self) -> np.ndarray:
+        """Rows from device to device where sums may be added up by the sender [M, M]: the smaller of both ways.
 
         Only linear sums may be added up in parts: not a maximum, nor a softmax over edges that nobody sees together.
         """
-        return self.fed < self.halo
-
-    @cached_property
-    def rows(self) -> np.ndarray:
-        """Rows from device to device where sums may be added up by the sender [M, M]: the smaller of both ways."""
         return np.minimum(self.halo, self.fed)
 
     def busiest(self, rows: np.ndarray | None = None) -> int:

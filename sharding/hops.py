@@ -7,7 +7,7 @@ channels, D width, E own edges, G graphs, R relations, F sampled neighbours of a
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -167,7 +167,8 @@ class FeatureHop(Hop):
         """`fn(view, x, y)` on all vertices in own lanes, the results again in own rows: [N, L, Z]."""
         rows, lanes, X = x_NLX.shape
         both = x_NLX if y_NLY is None else jnp.concatenate([x_NLX, y_NLY], axis=2)
-        both_WX = self.spread(both.reshape(1, rows * lanes, both.shape[2]), self.spread_tables, self._extent)[0]
+        both_RX = both.reshape(rows * lanes, both.shape[2])
+        both_WX = self.spread(both_RX[None], self.spread_tables, self.placement.extent("W"))[0]
         structure = self.structure
 
         def run(_: Any, both_WX: jax.Array, *leaves: jax.Array) -> jax.Array:
@@ -187,10 +188,6 @@ class FeatureHop(Hop):
         out_WZ = local(self.placement, run, signature)((), both_WX, *structure.leaves)
         out = self.join(out_WZ[None], self.join_tables, rows * lanes)
         return out.reshape(rows, lanes, out_WZ.shape[1])
-
-    @property
-    def _extent(self) -> int:
-        return self.placement.extent("W")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -217,18 +214,18 @@ class GraphLayout:
     Args:
         placement: runs local work.
         hops: one for each layer.
-        edges: features of own edges [E, A].
+        edges: features of own edges [E, A]; where edges have states.
         graphs: number of graphs G on a device.
-        graph_of_N: int32 graph of own rows.
+        graph_of_N: int32 graph of own rows; where graphs have outputs.
         shared: whether graphs reach over devices.
     """
 
     placement: Placement
     hops: tuple[Hop, ...]
-    edges: jax.Array
-    graphs: int
-    graph_of_N: jax.Array
-    shared: bool
+    edges: jax.Array = field(default_factory=lambda: no_edges())
+    graphs: int = 1
+    graph_of_N: jax.Array | None = None
+    shared: bool = True
 
     def local(self, fn: Callable[..., Any], signature: str) -> Callable[..., Any]:
         """`fn(weights, *arrays)` on exact local arrays; see `Placement.local`."""
@@ -244,21 +241,13 @@ class GraphLayout:
         def run(_: Any, x_ND: jax.Array, graph_of_N: jax.Array, graphs_G: jax.Array) -> jax.Array:
             return jraph.segment_sum(x_ND, graph_of_N, graphs_G.shape[0])
 
-        sums = local(self.placement, run, "N D, N, G -> G D")((), x_ND, self.graph_of_N, self._numbers)
-        return self.total(sums)
+        numbers_G = jnp.arange(self.graphs, dtype=jnp.int32)
+        return self.total(local(self.placement, run, "N D, N, G -> G D")((), x_ND, self.graph_of_N, numbers_G))
 
-    def graph_gather(self, g_GD: jax.Array) -> jax.Array:
-        """The row of its graph for each own row, [N, D]."""
 
-        def run(_: Any, g_GD: jax.Array, graph_of_N: jax.Array) -> jax.Array:
-            return g_GD.at[graph_of_N].get(mode="fill", fill_value=0)
-
-        out: jax.Array = local(self.placement, run, "G D, N -> N D")((), g_GD, self.graph_of_N)
-        return out
-
-    @property
-    def _numbers(self) -> jax.Array:
-        return jnp.arange(self.graphs, dtype=jnp.int32)
+def no_edges() -> jax.Array:
+    """Features of no edge."""
+    return jnp.zeros((0, 0), jnp.float32)
 
 
 def local(placement: Placement, fn: Callable[..., Any], signature: str) -> Callable[..., Any]:

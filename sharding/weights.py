@@ -93,6 +93,11 @@ class WeightSharding:
         return jax.tree.unflatten(tree, pieces)
 
 
+def pieces(tree: Any) -> Any:
+    """The local pieces of a tree of `Shard`, or of arrays that are whole."""
+    return jax.tree.map(lambda node: node.value if _is_shard(node) else node, tree, is_leaf=_is_shard)
+
+
 def _is_shard(node: Any) -> bool:
     return isinstance(node, Shard)
 

@@ -81,7 +81,7 @@ def test_files_that_are_named_exist() -> None:
 
 
 def test_every_benchmark_is_named() -> None:
-    shared = {"report.py", "rows.py", "slowed.py", "exhaustive.py"}
+    shared = {"gains.py", "report.py", "rows.py", "slowed.py", "exhaustive.py"}
     scripts = {path.name for path in (ROOT / "benchmarks").glob("*.py")} - shared
     assert scripts == set(re.findall(r"python benchmarks/(\w+\.py)", README))
 

@@ -111,11 +111,6 @@ def describe(program: Trainable) -> list[str]:
     return [f"parameters: {sum(sizes):,} ({held})"]
 
 
-def is_first_process() -> bool:
-    """Whether this process speaks and writes for all."""
-    return jax.process_index() == 0
-
-
 def key(seed: int) -> jax.Array:
     """The random key of a seed."""
     return jax.random.key(seed)

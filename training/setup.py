@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from training.checkpoint import Checkpoints
     from training.subject import Subject
-    from training.trainable import Trainable
 
 METRICS = "metrics.jsonl"
 DEFAULT_SPEEDS = (4.0, 2.0, 1.0, 1.0)  # emulated where the machine has one CPU device and nobody says otherwise
@@ -244,9 +243,11 @@ def run(
     config = _resolved(config, job)
     assert config.run_dir is not None and config.checkpoint_dir is not None
     agree(job, plan, devices, subject.fingerprint)
-    built = subject.program(plan, devices)
     checkpoints = Checkpoints(config.checkpoint_dir, config.keep)
-    done, place, begun = _begin(config, checkpoints, built)
+    done, place, begun = _begin(config, checkpoints)
+    built = subject.program(plan, devices, done, place)
+    if done:
+        checkpoints.check(done, built)
     feed = subject.feed(built, plan, done, place)
     job.agree("checkpoints", {"newest step": done})
     first = job.number == 0
@@ -276,9 +277,7 @@ def _resolved(config: TrainConfig, job: Job) -> TrainConfig:
     return replace(config, run_dir=Path(run_dir), checkpoint_dir=Path(checkpoint_dir))
 
 
-def _begin(
-    config: TrainConfig, checkpoints: "Checkpoints", built: "Trainable"
-) -> tuple[int, dict[str, Any] | None, list[str]]:
+def _begin(config: TrainConfig, checkpoints: "Checkpoints") -> tuple[int, dict[str, Any] | None, list[str]]:
     """Where to start: the steps done, the place in the data, and what to tell about it."""
     latest = checkpoints.latest
     if latest is None and config.resume == "must":
@@ -287,7 +286,6 @@ def _begin(
         _check_unused(config, checkpoints)
     if latest is None:
         return 0, None, _schedule_notes(config)
-    checkpoints.check(latest, built)
     about = checkpoints.about(latest)
     if latest > config.steps:
         raise UsageError(f"--steps {config.steps}, but the checkpoint has {latest} already: give more --steps")

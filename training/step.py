@@ -19,10 +19,9 @@ from models import transformer
 from models.transformer import Batch, TransformerConfig
 from sharding import rules
 from sharding.layout import Layout
-from sharding.placement import Placement
 from sharding.rules import Storage
 from sharding.tiles import Tiling
-from sharding.weights import Keep, Shard, WeightSharding
+from sharding.weights import Shard, WeightSharding, pieces
 from training.trainable import Trainable, on_mesh, put
 
 # Parameters are cut along their inputs (rows of a matrix), so that gathered pieces follow each other in memory.
@@ -124,15 +123,8 @@ class Program(Trainable):
         return self.sums(jnp.sum(jnp.where(mine_T[:, None], logits_BTV[0], 0.0), axis=0))
 
     def _layout(self, tables: Any) -> Layout:
-        local, direct = jax.tree.map(lambda t: t[0, 0], tables), self.tiling.direct
-        weights: Keep | WeightSharding = WeightSharding("seq", self.mesh.shape["seq"], self.dtype, direct)
-        placement = Placement(
-            self.placement.mode,
-            self.placement.sizes,
-            self.placement.mine,
-            Keep(self.dtype) if self.mesh.size == 1 else weights,
-        )
-        return Layout(placement, self.tiling, local)
+        local = jax.tree.map(lambda t: t[0, 0], tables)
+        return Layout(self.placed(self.tiling.direct), self.tiling, local)
 
     def _microbatch(self, batch: Batch, i: Any) -> Batch:
         """Microbatch `i` of this device's group, token arrays cut to this device's extent."""
@@ -170,11 +162,10 @@ class Program(Trainable):
         """Sum gradients over groups, each device keeping its stored piece."""
         if self.mesh.size == 1:
             return grads
-        chunks = jax.tree.map(lambda s: s.value, grads, is_leaf=lambda n: isinstance(n, Shard))
+        chunks = pieces(grads)
         if self.mesh.shape["data"] == 1:
             return chunks
-        pieces = self._over_data.scatter(chunks, self._pieces(params))
-        return jax.tree.map(lambda s: s.value, pieces, is_leaf=lambda n: isinstance(n, Shard))
+        return pieces(self._over_data.scatter(chunks, self._pieces(params)))
 
     def _pieces(self, params: Any) -> Any:
         """Stored local pieces as shards over the data axis; together they make a group's chunk, padding included."""

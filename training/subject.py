@@ -38,8 +38,10 @@ class Subject(Protocol):
     def measured(self, job: Job, cluster: Cluster, devices: "list[jax.Device]") -> tuple[Cluster, Sequence[str]]:
         """The cluster with measured speeds, curves and links, if `--profile` wants them; and lines about it."""
 
-    def program(self, plan: Any, devices: "list[jax.Device]") -> "Trainable":
-        """What is compiled."""
+    def program(
+        self, plan: Any, devices: "list[jax.Device]", done: int = 0, place: dict[str, Any] | None = None
+    ) -> "Trainable":
+        """What is compiled, for a run from its first step, or from a checkpoint's place after so many steps."""
 
     def about(self, program: Any) -> Sequence[str]:
         """Lines about the program."""

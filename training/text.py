@@ -68,7 +68,9 @@ class Text:
         speeds = ", ".join(f"{d.name} {d.speed:g}" for d in found.cluster.devices)
         return found.cluster, (f"measured speeds: {speeds}", *found.notes)
 
-    def program(self, plan: Plan, devices: "list[jax.Device]") -> "Program":
+    def program(
+        self, plan: Plan, devices: "list[jax.Device]", done: int = 0, place: dict[str, Any] | None = None
+    ) -> "Program":
         """The step of the transformer."""
         from training import program
 

@@ -3,7 +3,7 @@
 import functools
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from sharding import rules
 from sharding.chain import signal, wait
 from sharding.placement import Placement
+from sharding.weights import Keep, WeightSharding
 
 State = dict[str, Any]  # params, opt_state, step
 
@@ -95,6 +96,15 @@ class Trainable:
             return {"params": params, "opt_state": opt_state, "step": state["step"] + 1}, metrics
 
         return jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, on_mesh(self.mesh, P())))
+
+    def placed(self, direct: bool) -> Placement:
+        """The placement with the weights of this mesh.
+
+        Args:
+            direct: how they travel, see `sharding.collectives`.
+        """
+        sharding: Keep | WeightSharding = WeightSharding("seq", self.mesh.shape["seq"], self.dtype, direct)
+        return replace(self.placement, weights=Keep(self.dtype) if self.mesh.size == 1 else sharding)
 
     def sums(self, values: jax.Array, before: Any = ()) -> jax.Array:
         """The sum over all devices, after all that `before` comes from."""

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from models.gnn import folds
-from models.gnn.tables import UNUSED, WIDTHS, Table, moved_slots, tabulate
+from models.gnn.tables import UNUSED, WIDTHS, Table, tabulate
 from models.gnn.view import EdgeValues, wide, widened
 
 __all__ = ["Buckets", "build"]
@@ -57,17 +57,6 @@ class Buckets:
     def sizes(self) -> dict[str, int]:
         """The length of each axis that differs between parts, by its name in `axes`."""
         return {**self.arriving.sizes("arriving"), **self.leaving.sizes("leaving")}
-
-    def pad_to(self, sizes: dict[str, int]) -> "Buckets":
-        """The same edges with unused entries and rows without edges up to the given sizes; NumPy arrays.
-
-        Raises:
-            ValueError: a size is smaller than this part's own.
-        """
-        arriving = self.arriving.pad_to("arriving", sizes)
-        leaving = self.leaving.pad_to("leaving", sizes)
-        slots = tuple(moved_slots(index, self.arriving, arriving) for index in leaving.slots)
-        return replace(self, arriving=arriving, leaving=replace(leaving, slots=slots))
 
     def senders(self, x_U: jax.Array) -> EdgeValues:
         """The sender's row of each edge, 0 in unused slots."""

@@ -131,7 +131,3 @@ class Layout(Protocol):
     def graph_sum(self, x_ND: jax.Array) -> jax.Array:
         """Sums of the rows of each graph, over devices where they share it: [G, D]."""
         ...
-
-    def graph_gather(self, g_GD: jax.Array) -> jax.Array:
-        """The row of its graph for each vertex: [N, D]."""
-        ...

@@ -99,10 +99,6 @@ class Single:
         """Sums of the rows of each graph, [G, D]."""
         return jraph.segment_sum(x_ND, self._graph_of(x_ND.shape[0]), self.graphs)
 
-    def graph_gather(self, g_GD: jax.Array) -> jax.Array:
-        """The row of its graph for each vertex, [N, D]."""
-        return g_GD[self._graph_of(self.hops[-1].view.targets)]
-
     def _graph_of(self, rows: int) -> jax.Array:
         graphs_G = jnp.arange(self.graphs, dtype=jnp.int32)
         return jnp.repeat(graphs_G, self.n_node_G, total_repeat_length=rows)

@@ -64,25 +64,6 @@ class Table:
         hubs = {f"{name}_hub{k}": hub.shape[1] for k, hub in enumerate(self.hubs)}
         return {**pieces, **hubs, f"{name}_rows": len(self.place_M)}
 
-    def pad_to(self, name: str, sizes: dict[str, int]) -> "Table":
-        """The same edges with unused entries up to the given sizes; NumPy arrays."""
-        own = self.sizes(name)
-        if short := [key for key, size in own.items() if size > sizes[key]]:
-            raise ValueError(
-                f"axis {short[0]} has {own[short[0]]} entries, more than the {sizes[short[0]]} to pad to: give sizes"
-                " that no device exceeds"
-            )
-        folds = [key for key in own if key != f"{name}_rows"]
-        old, new = (np.array([lengths[key] for key in folds]) for lengths in (own, sizes))
-        pieces, hubs = new[: len(self.rows)], new[len(self.rows) :]
-        return Table(
-            entries=tuple(map(_pad, self.entries, pieces)),
-            slots=tuple(map(_pad, self.slots, pieces)) if self.slots else (),
-            rows=tuple(map(_pad, self.rows, pieces)),
-            hubs=tuple(_pad(_moved(hub, old, new), size) for hub, size in zip(self.hubs, hubs, strict=True)),
-            place_M=_pad(_moved(self.place_M, old, new), sizes[f"{name}_rows"]),
-        )
-
 
 def tabulate(
     row_E: np.ndarray, entry_E: np.ndarray, *, rows: int, widths: Sequence[int], slot_E: np.ndarray | None = None
@@ -167,20 +148,6 @@ class _Pieces:
         return tuple(hubs), place_M
 
 
-def moved_slots(index: np.ndarray, old: Table, new: Table) -> np.ndarray:
-    """Slots of a table as slots of the same table padded."""
-    widths = [entries.shape[0] for entries in old.entries]
-    before, after = (np.repeat([len(rows) for rows in table.rows], widths) for table in (old, new))
-    return _moved(index, before, after)
-
-
-def _moved(index: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Positions in blocks of the old lengths, laid end to end, as positions in blocks of the new ones."""
-    shift = np.append(_starts(new) - _starts(old), 0)
-    block = np.searchsorted(np.cumsum(old), index, side="right")
-    return (index + shift[block]).astype(np.int32)
-
-
 def _starts(lengths: np.ndarray) -> np.ndarray:
     return np.cumsum(lengths) - lengths
 
@@ -189,9 +156,3 @@ def _filled(used: np.ndarray, values: np.ndarray) -> np.ndarray:
     out = np.full(used.shape, UNUSED, np.int32)
     out[used] = values
     return out
-
-
-def _pad(index: np.ndarray, size: int) -> np.ndarray:
-    """Unused entries up to a size of the last axis."""
-    widths = [(0, 0)] * (index.ndim - 1) + [(0, size - index.shape[-1])]
-    return np.pad(index, widths, constant_values=UNUSED)

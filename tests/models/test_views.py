@@ -182,39 +182,16 @@ def lone_largest(graph: Graph) -> int:
 
 
 @pytest.mark.parametrize("name", ["relations", "hubs of hubs", "no edges", "no sources"])
-def test_padded_buckets_equal_segments_whatever_unused_slots_hold(name: str) -> None:
+def test_buckets_equal_segments_whatever_unused_slots_hold(name: str) -> None:
     graph, given = GRAPHS[name], inputs(GRAPHS[name])
     own = buckets(graph)
-    rows = ("arriving_rows", "leaving_rows")
-    wide = [f"{side}_hub{k}" for side in ("arriving", "leaving") for k in range(5, len(tables.HUB_WIDTHS))]
-    sizes = {
-        key: size + (0 if key in (*rows, *wide) else 1 + i % 3) for i, (key, size) in enumerate(own.sizes().items())
-    }
-    padded = own.pad_to(sizes)
-    assert padded.sizes() == sizes
-    close(run(padded, given, spoil=lambda values: spoiled(padded, values)), run(segments(graph), given))
+    close(run(own, given, spoil=lambda values: spoiled(own, values)), run(segments(graph), given))
 
 
 def spoiled(view: Buckets, values: Any) -> Any:
     """Edge values with NaN in all unused slots."""
     used = (jnp.asarray(entries != UNUSED)[:, :, None] for entries in view.arriving.entries)
     return tuple(jnp.where(u, x, jnp.nan) for u, x in zip(used, values, strict=True))
-
-
-def test_rows_may_be_padded_too() -> None:
-    graph = GRAPHS["relations"]
-    own, given = buckets(graph), inputs(graph)
-    more = own.pad_to({**own.sizes(), "arriving_rows": (graph.targets + 2) * graph.relations, "leaving_rows": 43})
-    longer = Inputs(*(jnp.pad(a, [(0, n), *[(0, 0)] * (a.ndim - 1)]) for a, n in zip(given, (3, 2, 2), strict=True)))
-    found, right = run(more, longer), run(own, given)
-    close({name: a[: right[name].shape[0]] for name, a in found.items()}, right)
-    assert all(not jnp.any(a[right[name].shape[0] :]) for name, a in found.items())
-
-
-def test_padding_to_less_than_there_is() -> None:
-    own = buckets(GRAPHS["relations"])
-    with pytest.raises(ValueError, match=r"axis arriving2 has \d+ entries, more than the 1 to pad to"):
-        own.pad_to({**own.sizes(), "arriving2": 1})
 
 
 def test_axes_name_every_array_and_its_length() -> None:
@@ -409,23 +386,3 @@ def test_a_hub_of_too_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "HUB_WIDTHS", (4, 16))
     with pytest.raises(ValueError, match=r"a row needs \d+ pieces of 4, more than 16: give a larger width"):
         buckets(GRAPHS["hubs of hubs"])
-
-
-def test_parts_of_one_program() -> None:
-    """Two parts padded to common sizes run as one mapped program; each equals its own flat list."""
-    graphs = [draw(seed, 20, 15, edges, 2) for seed, edges in ((1, 300), (2, 40))]
-    own = [buckets(graph) for graph in graphs]
-    sizes = {key: max(part.sizes()[key] for part in own) for key in own[0].sizes()}
-    stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *(part.pad_to(sizes) for part in own))
-    given = jax.tree.map(lambda *arrays: jnp.stack(arrays), *map(inputs, graphs))
-    mesh = jax.make_mesh((2,), ("seq",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
-
-    def device(view: Any, given: Any) -> Any:
-        view, given = jax.tree.map(lambda a: a[0], (view, given))
-        return jax.tree.map(lambda a: a[None], results(view, given, methods=["softmax"]))
-
-    at = jax.P("seq")
-    mapped = jax.shard_map(device, mesh=mesh, in_specs=(at, at), out_specs=at, check_vma=False)
-    found = jax.jit(mapped, compiler_options=QUICK)(stacked, given)
-    for number, graph in enumerate(graphs):
-        close({name: a[number] for name, a in found.items()}, run(segments(graph), inputs(graph), methods=["softmax"]))

@@ -96,7 +96,7 @@ def run(
     config = resolve(dataclasses.replace(config, steps=steps, run_dir=directory, **changes))
     directory.mkdir(exist_ok=True)
     checkpoints = Checkpoints(directory / "checkpoints", config.keep)
-    done, place, _ = setup._begin(config, checkpoints, built)
+    done, place, _ = setup._begin(config, checkpoints)
     state = checkpoints.restore(done, built) if done else built.init(jax.random.key(0))
     feed = feed_of(built, plan, rows, stream_of(rows, done, place))
     with Reporter(steps, done, 1000, show=False) as reporter:
@@ -157,10 +157,10 @@ def test_a_save_is_of_its_own_step_though_training_goes_on(straight: Straight, r
 
 
 def test_a_resume_in_the_third_epoch_goes_on_with_its_rows(straight: Straight, rows: Rows, tmp_path: Path) -> None:
-    config, _, built = settings(EIGHT)
+    config, _, _ = settings(EIGHT)
     assert run(tmp_path, 6, rows) == straight[1][:6]
     done, place, _ = setup._begin(
-        dataclasses.replace(config, run_dir=tmp_path), Checkpoints(tmp_path / "checkpoints", 3), built
+        dataclasses.replace(config, run_dir=tmp_path), Checkpoints(tmp_path / "checkpoints", 3)
     )
     stream = stream_of(rows, done, place)
     whole = TrainStream(rows[0], seed=config.seed, batch_size=4)

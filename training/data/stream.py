@@ -4,7 +4,7 @@ The rows of an epoch are shuffled, epochs follow each other without a gap, and b
 The place in it is counted in rows, so that a run goes on with another batch size from the rows it has not seen.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -95,17 +95,30 @@ def resume(source: PackedRows, state: dict[str, Any], *, seed: int, batch_size: 
 
 def check_state(source: PackedRows, state: dict[str, Any], *, seed: int) -> None:
     """Refuse a checkpoint whose order of rows this data set does not have."""
-    now = _identity(source, seed)
-    if state["fingerprint"] != now["fingerprint"]:
+    check_identity(state, _identity(source, seed))
+
+
+def check_identity(state: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint's place in data that are not these or come in another order.
+
+    Args:
+        state: what the checkpoint keeps.
+        now: the fingerprint and the name of the data, and flags that fix the order.
+
+    Raises:
+        UsageError: names the first difference.
+    """
+    if state.get("fingerprint") != now["fingerprint"]:
         raise UsageError(
-            f"the checkpoint was trained on {state['data']} (fingerprint {state['fingerprint']}), but --data is"
+            f"the checkpoint was trained on {state.get('data')} (fingerprint {state.get('fingerprint')}), but --data is"
             f" {now['data']} (fingerprint {now['fingerprint']}): give the same data, or begin anew with --resume never"
         )
-    for key, flag in (("seed", "--seed"), ("seq_len", "--seq-len")):
-        if state[key] != now[key]:
+    for key, value in now.items():
+        if key not in ("fingerprint", "data") and state.get(key) != value:
+            flag = f"--{key.replace('_', '-')}"
             raise UsageError(
-                f"{flag} {now[key]}, but the checkpoint has {state[key]}, which fixes the order of the data:"
-                f" give {flag} {state[key]}, or begin anew with --resume never"
+                f"{flag} {value}, but the checkpoint has {state.get(key)}, which fixes the order of the data:"
+                f" give {flag} {state.get(key)}, or begin anew with --resume never"
             )
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshes.errors import UsageError
-from training.data.stream import prefetch, shuffled
+from training.data.stream import check_identity, prefetch, shuffled
 from training.feed import Evaluation, Stop
 from training.graphs import metrics
 from training.graphs.batch import BatchSpread, dealt
 from training.graphs.graph import Graph, GraphSet
 from training.graphs.sample import SampleSpread
+from training.graphs.spread import widened
 from training.graphs.step import OWN, GraphProgram, gathered
 from training.trainable import State, on_mesh, put, put_pieces
 
@@ -53,7 +53,7 @@ class Order:
 
     def state(self, step: int) -> dict[str, Any]:
         """What a checkpoint keeps after so many steps."""
-        return {"seen": self._seen(step), "seed": self.seed, "fingerprint": self.fingerprint, "data": self.name}
+        return {"seen": self._seen(step), **self._identity}
 
     def resumed(self, state: Mapping[str, Any], step: int) -> "Order":
         """The order that goes on from a checkpoint's state.
@@ -61,18 +61,12 @@ class Order:
         Raises:
             UsageError: the data or the seed differ from the checkpoint's.
         """
-        if state.get("fingerprint") != self.fingerprint:
-            raise UsageError(
-                f"the checkpoint was trained on {state.get('data')} (fingerprint {state.get('fingerprint')}), but"
-                f" --data is {self.name} (fingerprint {self.fingerprint}): give the same data, or begin anew with"
-                " --resume never"
-            )
-        if state.get("seed") != self.seed:
-            raise UsageError(
-                f"--seed {self.seed}, but the checkpoint has {state.get('seed')}, which fixes the order of the data:"
-                f" give --seed {state.get('seed')}, or begin anew with --resume never"
-            )
+        check_identity(state, self._identity)
         return replace(self, first_step=step, seen=int(state["seen"]))
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {"seed": self.seed, "fingerprint": self.fingerprint, "data": self.name}
 
     def _seen(self, step: int) -> int:
         return self.seen + (step - self.first_step) * self.size
@@ -197,10 +191,7 @@ class GraphFeed:
             shape = tuple(int(sizes[a].max()) if a in sizes else n for a, n in zip(axes.split(), own, strict=True))
 
             def piece(index: Any, name: str = name, shape: tuple[int, ...] = shape) -> np.ndarray:
-                part = mine[index[1].start or 0][name]
-                array = np.zeros((1, 1, *shape), part.dtype)
-                array[0, 0][tuple(slice(0, size) for size in part.shape)] = part
-                return array
+                return widened(mine[index[1].start or 0][name], shape)[None, None]
 
             out[name] = put_pieces((1, devices, *shape), sharding, piece)
         return out

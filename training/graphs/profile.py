@@ -1,9 +1,9 @@
 """Measures what vertices and edges cost each device: steps of the network on small graphs, free of messages."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,11 +20,9 @@ from meshes.stopwatch import timed
 from models.gnn.config import GnnConfig
 from sharding.placement import Placement
 from training.graphs.graph import Graph
-from training.graphs.spread import Part, VertexSpread
+from training.graphs.spread import Part
 from training.graphs.step import GraphProgram
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from training.graphs.vertex import VertexSpread
 
 VERTICES = 4096  # of the largest graph that is timed, at most
 DEGREE = 64  # of its densest, at most
@@ -81,7 +79,7 @@ def _sizes(workload: GraphWorkload) -> Iterator[tuple[int, int]]:
             yield vertices, edges
 
 
-def _prepared(config: GnnConfig, device: jax.Device, vertices: int, edges: int) -> "Callable[[], None]":
+def _prepared(config: GnnConfig, device: jax.Device, vertices: int, edges: int) -> Callable[[], None]:
     """A compiled step on a random graph."""
     rng = np.random.default_rng(0)
     graph = Graph(

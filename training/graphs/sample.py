@@ -18,6 +18,7 @@ from models.gnn.layout import Rows
 from models.gnn.slots import Slots
 from sharding.hops import GraphLayout, SampleHop, Structure
 from sharding.placement import Placement
+from training.graphs import checks
 from training.graphs.spread import Entry, Named, Part, Tree, training_labels
 
 Sampled = tuple[jax.Array, ...]
@@ -69,7 +70,7 @@ class SampleSpread:
         order = np.argsort(graph.receivers, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(graph.receivers, minlength=graph.vertices))])
         return {
-            "starts": starts.astype(np.int32),
+            "starts": checks.to_int32(graph.name, "numbers of edges", starts),
             "senders": graph.senders[order].astype(np.int32),
             "relations": part.relations[order],
             "degree": part.degree,
@@ -118,14 +119,7 @@ class SampleSpread:
                 target_axis=inner,
             )
             hops.append(hop)
-        layout = GraphLayout(
-            placement=placement,
-            hops=tuple(hops[::-1]),
-            edges=jnp.zeros((0, 0), jnp.float32),
-            graphs=1,
-            graph_of_N=jnp.zeros_like(labels, jnp.int32),
-            shared=True,
-        )
+        layout = GraphLayout(placement=placement, hops=tuple(hops[::-1]))
         features = common["features"][jnp.maximum(ids, 0)]
         return Entry(layout, features, labels)
 

@@ -6,7 +6,7 @@ arrays are inputs of the step, never constants in it.
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,8 +19,7 @@ from models.gnn import losses, network
 from models.gnn.config import GnnConfig
 from sharding import rules
 from sharding.hops import local
-from sharding.placement import Placement
-from sharding.weights import Keep, Shard, WeightSharding
+from sharding.weights import pieces
 from training.graphs.spread import Named, Spread
 from training.trainable import Trainable, on_mesh, put
 
@@ -100,7 +99,7 @@ class GraphProgram(Trainable):
 
         (total, weight), grads = jax.value_and_grad(loss, has_aux=True)(shards)
         both = self.sums(jnp.stack([total, weight]), grads)
-        return both[0], both[1], self.after(self._pieces(grads), both)
+        return both[0], both[1], self.after(pieces(grads), both)
 
     def _outputs(self, params: Any, step: jax.Array, batch: Any, own: Inputs, common: Inputs) -> jax.Array:
         key = jax.random.fold_in(jax.random.key(self.seed), step)
@@ -112,7 +111,7 @@ class GraphProgram(Trainable):
         self, shards: Any, own: Inputs, common: Inputs, key: jax.Array, training: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Outputs of own rows, and their labels."""
-        entry = self.spread.enter(self._placement, own, common, jax.random.fold_in(key, 0))
+        entry = self.spread.enter(self.placed(self.direct), own, common, jax.random.fold_in(key, 0))
         dropout = jax.random.fold_in(key, 1) if training and self.config.dropout else None
         outputs = network.outputs(self.config, shards, entry.features, entry.layout, key=dropout)
         return outputs, entry.labels
@@ -127,12 +126,6 @@ class GraphProgram(Trainable):
     def _unit(self) -> str:
         """Axis of what has outputs."""
         return "G" if self.config.level == "graph" else "N"
-
-    @property
-    def _placement(self) -> Placement:
-        devices = self.mesh.size
-        weights = Keep(self.dtype) if devices == 1 else WeightSharding("seq", devices, self.dtype, self.direct)
-        return replace(self.placement, weights=weights)
 
     def _own(self, batch: Any, own: Inputs) -> dict[str, Any]:
         """This device's arrays at this program's extents."""
@@ -153,11 +146,6 @@ class GraphProgram(Trainable):
         if self.mesh.size == 1:
             return params
         return rules.apply(lambda s, leaf: s.shard(leaf, self.mesh.size), self.stored["params"], params)
-
-    def _pieces(self, grads: Any) -> Any:
-        return jax.tree.map(
-            lambda g: g.value if isinstance(g, Shard) else g, grads, is_leaf=lambda n: isinstance(n, Shard)
-        )
 
 
 def _is_named(node: Any) -> bool:

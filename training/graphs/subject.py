@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshes.cluster import Cluster
-from meshes.errors import PlanError
+from meshes.errors import PlanError, UsageError
 from meshes.graph_costs import GraphCurve
 from meshes.graph_plan import GraphPlan
 from meshes.graph_planner import owners as owners_of
@@ -48,6 +48,8 @@ class Graphs:
         self.config = config
         self.curves: tuple[GraphCurve, ...] | None = None
         data = load(config.data, config.seed)
+        if data.labels is None or not len(data.train):
+            raise UsageError(f"{data.name} has nothing to train on: give labels, and some of them to train")
         self.data: Graph | GraphSet = both_ways(data) if isinstance(data, Graph) and config.edges == "both" else data
 
     @property
@@ -129,7 +131,9 @@ class Graphs:
         speeds = ", ".join(f"{device.name} {device.speed:g}" for device in found.devices)
         return found, (f"measured speeds: {speeds}",)
 
-    def program(self, plan: GraphPlan, devices: "list[jax.Device]") -> "GraphProgram":
+    def program(
+        self, plan: GraphPlan, devices: "list[jax.Device]", done: int = 0, place: dict[str, Any] | None = None
+    ) -> "GraphProgram":
         """The step of the graph network."""
         import jax.numpy as jnp
 
@@ -142,7 +146,7 @@ class Graphs:
 
         config = self.config
         mesh = make_mesh([list(range(len(devices)))], devices)
-        spread, direct = self._spread(plan, devices), better_direct(devices)
+        spread, direct = self._spread(plan, devices, done, place), better_direct(devices)
         places = mesh_places(mesh)
         rate = optimizer.schedule(config.schedule, config.lr, config.warmup, config.steps)
         try:
@@ -171,8 +175,7 @@ class Graphs:
         """Batches from the first step on, or from a checkpoint's place."""
         from training.graphs.feed import GraphFeed
 
-        order = self._order(plan)
-        return GraphFeed(program, self.data, order if place is None else order.resumed(place, done), _costs(plan))
+        return GraphFeed(program, self.data, self._order(plan, done, place), _costs(plan))
 
     def comparer(self, job: Job, plan: GraphPlan, devices: "list[jax.Device]") -> "Comparer | None":
         """None: graph networks are not timed beside the steps."""
@@ -225,17 +228,22 @@ class Graphs:
         relations = data.relations if self.config.model in ("rgcn", "hgt") else None
         return Edges(data.senders, data.receivers, relations, train)
 
-    def _order(self, plan: GraphPlan) -> "Order":
+    def _order(self, plan: GraphPlan, done: int, place: dict[str, Any] | None) -> "Order":
         from training.graphs.feed import Order
 
         size = sum(plan.seeds) if plan.parallel == "sample" else sum(plan.graphs)
         data = self.data
-        return Order(ids=data.train, size=size, seed=self.config.seed, fingerprint=data.fingerprint, name=data.name)
+        order = Order(ids=data.train, size=size, seed=self.config.seed, fingerprint=data.fingerprint, name=data.name)
+        return order if place is None else order.resumed(place, done)
 
-    def _spread(self, plan: GraphPlan, devices: "list[jax.Device]") -> "Spread":
+    def _spread(
+        self, plan: GraphPlan, devices: "list[jax.Device]", done: int, place: dict[str, Any] | None
+    ) -> "Spread":
         from sharding.collectives import better_direct
+        from training.graphs.feature import FeatureSpread
         from training.graphs.sample import SampleSpread
-        from training.graphs.spread import FeatureSpread, Part, VertexSpread
+        from training.graphs.spread import Part
+        from training.graphs.vertex import VertexSpread
         from training.program import RAGGED_BACKENDS
 
         part = Part(graph=self.data, config=self._network)
@@ -247,18 +255,18 @@ class Graphs:
             return FeatureSpread(part=part, vertices=plan.vertices, lanes=plan.lanes, **forms)
         if plan.parallel == "sample":
             return SampleSpread(part=part, seeds=plan.seeds, fanouts=plan.workload.fanouts)
-        return self._batches(part, plan)
+        return self._batches(part, plan, done, place)
 
-    def _batches(self, part: "Part", plan: GraphPlan) -> "BatchSpread":
+    def _batches(self, part: "Part", plan: GraphPlan, done: int, place: dict[str, Any] | None) -> "BatchSpread":
         """Room for every batch of the run, evaluations included."""
         from training.graphs.batch import fitted
         from training.graphs.feed import partly_dealt
 
-        data, order, costs = self.data, self._order(plan), _costs(plan)
+        data, order, costs = self.data, self._order(plan, done, place), _costs(plan)
         assert isinstance(data, GraphSet)
 
         def deals() -> Iterator[list[np.ndarray]]:
-            for step in range(self.config.steps):
+            for step in range(done, self.config.steps):
                 yield partly_dealt(data, order.batch(step), plan.graphs, costs)
             for ids in (data.train, data.valid, data.test):
                 for start in range(0, len(ids), order.size):

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from training.graphs.batch import fitted
+from training.graphs.feature import FeatureSpread
 from training.graphs.feed import GraphFeed, Order, partly_dealt
 from training.graphs.sample import SampleSpread
-from training.graphs.spread import FeatureSpread, Part, Spread, VertexSpread
+from training.graphs.spread import Part, Spread
+from training.graphs.vertex import VertexSpread
 
 DEVICES = 3  # one of which has nothing
 pytestmark = pytest.mark.long

@@ -79,6 +79,8 @@ def test_small_graphs_train_in_batches(environment: dict[str, str], tmp_path: Pa
     given = f"--model graphnet --data {tmp_path / 'small.npz'} --batch-size 8 --steps 6 {FOUR}"
     said = succeed(environment, *flags(given, tmp_path / "run"))
     assert "batch parallelism" in said and "mae" in said and "padding" in said
+    other = given.replace("--batch-size 8 --steps 6", "--batch-size 11 --steps 9")  # batches that were not foreseen
+    assert "resumed after step 6" in succeed(environment, *flags(f"{other} --resume must", tmp_path / "run"))
 
 
 BAD = {
