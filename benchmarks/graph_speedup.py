@@ -7,15 +7,17 @@ integer shares would gain if messages and waiting took no time.
 
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gains import compare
 from report import Report, flags
-from slowed import graph_curves
+from slowed import graph_profiled
 
 from meshes.cluster import Cluster
+from meshes.graph_costs import GraphCurve
 from meshes.graph_plan import GraphPlan
 from meshes.graph_planner import plan_graph
 from training.config import TrainConfig
@@ -56,13 +58,13 @@ def config_of(way: str, data: Path) -> TrainConfig:
 def plans(config: TrainConfig, cluster: Cluster) -> dict[str, GraphPlan]:
     """The even plan, and the uneven one of the measured devices."""
     subject = Graphs(config)
-    alike = replace(cluster, devices=tuple(replace(device, speed=1.0) for device in cluster.devices))
+    found, curves = graph_profiled(cluster, config)
+    alike = replace(found, devices=tuple(replace(device, speed=1.0) for device in found.devices))
     request: dict[str, Any] = {"parallel": config.graph_parallel, "placement": "specialized"}
     if config.graph_parallel != "sample":
         request["graph"] = subject.edges
-    curves = graph_curves(cluster, config)
     slowest = max(curves, key=lambda curve: curve.vertex)
-    sides = {"even": (alike, (slowest,) * len(curves)), "uneven": (cluster, curves)}
+    sides = {"even": (alike, (slowest,) * len(curves)), "uneven": (found, curves)}
     return {name: plan_graph(of, subject.workload, costs=costs, **request) for name, (of, costs) in sides.items()}
 
 
@@ -80,8 +82,13 @@ def main() -> None:
                 if name in (given.only or [name]):
                     config = config_of(way, data)
                     made = plans(config, cluster)
-                    compare(report, name, cluster, config, made, GraphPlan.work, quick=given.quick, goal=GOAL)
+                    work = partial(_work, made["uneven"].curves[0])
+                    compare(report, name, cluster, config, made, work, quick=given.quick, goal=GOAL)
     report.show(as_json=given.json)
+
+
+def _work(curve: GraphCurve, plan: GraphPlan, device: int) -> float:
+    return plan.work(device, curve)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import numpy as np
 from report import Report, flags, note
 
 from meshes.cluster import Cluster
+from meshes.cover import in_sums
 from meshes.graph_planner import owners, plan_graph
 from meshes.graph_workload import GraphWorkload
 from meshes.partition import Edges, Parts, random_partition
@@ -57,10 +58,21 @@ def traffic(report: Report, name: str, edges: Edges, vertices: int) -> None:
         report.add(f"{name}, {kind}: bound of the cut", parts.cut_edges * step, "MB")
         report.add(f"{name}, {kind}: halo", parts.halo.sum() * step, "MB")
         report.add(f"{name}, {kind}: halo over the bound", parts.halo.sum() / parts.cut_edges, "x", at_most=1)
-        report.add(f"{name}, {kind}: sums added up by the sender", parts.rows.sum() * step, "MB")
-        report.add(f"{name}, {kind}: that over the halo", parts.rows.sum() / parts.halo.sum(), "x", at_most=1)
+        rows = travelling(edges, owner, len(SPEEDS))
+        report.add(f"{name}, {kind}: sent, sums added up by the sender", rows * step, "MB")
+        report.add(f"{name}, {kind}: that over the halo", rows / parts.halo.sum(), "x", at_most=1)
     report.add(f"{name}: halo of METIS over random", halos["METIS"] / halos["random"], "x", at_most=1)
     note(plan.table())
+
+
+def travelling(edges: Edges, owner: np.ndarray, devices: int) -> int:
+    """Rows that are sent in a layer: of vertices, or sums for one target."""
+    sender, receiver = owner[edges.senders].astype(np.int64), owner[edges.receivers].astype(np.int64)
+    cut = sender != receiver
+    rows = edges.senders[cut] * devices + receiver[cut]
+    sums = edges.receivers[cut] * devices + sender[cut]
+    summed = in_sums(rows, sums)
+    return len(np.unique(rows[~summed])) + len(np.unique(sums[summed]))
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ Four processes with CPU shares 4:2:1:1. No plan was used for fitting: the profil
 """
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from report import Report, flags, note
 from slowed import VOCAB, profiled, timed
 
 from meshes.cluster import Cluster
+from meshes.plan import Plan
 from meshes.planner import plan as make
 from training import setup
 from training.config import TrainConfig
@@ -43,6 +45,7 @@ def main() -> None:
     report, errors = Report("prediction"), {}
     for name, plan in plans.items():
         seconds = statistics.median(found[name]["seconds"])
+        note(f"{name}: each device's work, predicted {_work(plan)}, measured {_measured(measured, found[name]['cpu'])}")
         errors[name] = abs(plan.step_seconds / seconds - 1)
         report.add(f"{name}, predicted step", plan.step_seconds, "s")
         report.add(f"{name}, measured step", seconds, "s")
@@ -51,6 +54,17 @@ def main() -> None:
     report.add("median relative error", statistics.median(errors.values()), "", at_most=GOAL)
     report.add(f"worst relative error ({worst})", errors[worst], "", at_most=GOAL)
     report.show(as_json=given.json)
+
+
+def _work(plan: Plan) -> str:
+    places = (plan.place(number) for number in range(len(plan.cluster.devices)))
+    return " ".join(f"{plan.predictions[group][place].compute:.3f}" for group, place in places)
+
+
+def _measured(cluster: Cluster, cpu: Sequence[float]) -> str:
+    """CPU seconds over the share of a core."""
+    shares = [device.limits.cpu_share for device in cluster.devices if device.limits is not None]
+    return " ".join(f"{seconds / share:.3f}" for seconds, share in zip(cpu, shares, strict=True) if share)
 
 
 if __name__ == "__main__":

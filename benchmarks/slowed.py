@@ -25,7 +25,7 @@ from meshes.job import Job, meet, member
 from meshes.launch import launch
 from meshes.plan import Plan
 from sharding import messages
-from training import profile, program, setup
+from training import link_profile, profile, program, setup
 from training.batches import Dealer
 from training.config import TrainConfig, parse
 from training.data import Rows
@@ -60,10 +60,11 @@ def profiled(cluster: Cluster, config: TrainConfig) -> Cluster:
     return measured
 
 
-def graph_curves(cluster: Cluster, config: TrainConfig) -> tuple[GraphCurve, ...]:
-    """What vertices and edges of a graph network cost each device."""
+def graph_profiled(cluster: Cluster, config: TrainConfig) -> tuple[Cluster, tuple[GraphCurve, ...]]:
+    """The cluster with measured links, and what vertices and edges of a graph network cost each device."""
     about = {"what": "graph profile", "config": config.to_toml(), "cluster": asdict(cluster)}
-    return graph_profile.from_json(_launched(cluster, about))
+    found = _launched(cluster, about)
+    return strict_json.decode(Cluster, found["cluster"], "cluster"), graph_profile.from_json(found["curves"])
 
 
 def exchanged(cluster: Cluster, sizes: Sequence[int], between: float, rounds: int) -> dict[str, float]:
@@ -133,12 +134,12 @@ def _exchange(job: Job, devices: list[jax.Device], about: dict[str, Any]) -> dic
     alone = messages.working(devices[jax.process_index()])
     job.exchange("compiled", True)
     control.throttle(True)
-    work = profile.Load.of(alone, about["between"])
+    work = link_profile.Load.of(alone, about["between"])
     found: dict[str, list[float]] = {name: [] for name in turns}
     for number in range(about["rounds"]):
         for name, run in turns.items():
             job.exchange(f"round {number} {name}", True)
-            found[name].append(profile.per_message(run, work.units).seconds)
+            found[name].append(link_profile.per_message(run, work.units).seconds)
     control.throttle(False)
     busiest = max(job.exchange("work", work.took.seconds))
     return {name: statistics.median(seconds) - busiest for name, seconds in found.items()}
@@ -150,14 +151,12 @@ def _profile(job: Job, config: TrainConfig, devices: list[jax.Device], about: di
     return asdict(profile.profile(job, cluster, devices, work, program.segments(config, VOCAB, len(devices))))
 
 
-def _graph_profile(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[str, Any]) -> str:
-    cluster, subject = (
-        strict_json.decode(Cluster, about["cluster"], "cluster"),
-        Graphs(replace(config, profile="always")),
-    )
-    subject.measured(job, cluster, devices)
+def _graph_profile(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[str, Any]) -> dict[str, Any]:
+    cluster = strict_json.decode(Cluster, about["cluster"], "cluster")
+    subject = Graphs(replace(config, profile="always"))
+    found, _ = subject.measured(job, cluster, devices)
     assert subject.curves is not None
-    return graph_profile.to_json(subject.curves)
+    return {"cluster": asdict(found), "curves": graph_profile.to_json(subject.curves)}
 
 
 def _time(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[str, Any]) -> dict[str, Any]:

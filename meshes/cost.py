@@ -77,7 +77,7 @@ class Curves:
 
     Args:
         model: that all were measured with.
-        fixed, token, query, update, bend, byte: seconds.
+        fixed, token, query, update, bend, byte, row_byte: seconds.
         knee: tokens.
     """
 
@@ -89,6 +89,7 @@ class Curves:
     knee: np.ndarray
     bend: np.ndarray
     byte: np.ndarray
+    row_byte: np.ndarray
 
     @staticmethod
     def of(cluster: Cluster, order: np.ndarray) -> "Curves | None":
@@ -179,7 +180,8 @@ def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: 
     if grid.curves is not None and grid.curves.model == workload.model:
         curves, works = grid.curves, division.tokens + tiles > 0
         token = (1 + again / passes) * token_seconds(curves, division.tokens) + curves.fixed * works
-        token = token + curves.byte * link_bytes(grid, workload, division)[:, None]
+        weights, moved = link_bytes(grid, workload, division)
+        token = token + curves.byte * weights + curves.row_byte * moved[:, None]
         attention = curves.query * tiles
     else:
         token = (passes + again) * rows * workload.token_flops * division.tokens / grid.flops
@@ -209,11 +211,10 @@ def _gathers(workload: Workload) -> int:
     return 2 + (workload.remat == "layer")
 
 
-def link_bytes(grid: Grid, workload: Workload, division: Division) -> np.ndarray:
-    """Bytes that the links bring a device of each group in one microbatch [G]."""
+def link_bytes(grid: Grid, workload: Workload, division: Division) -> tuple[float, np.ndarray]:
+    """Bytes of weights and of rows [G] that the links bring a device of each group in one microbatch."""
     devices = grid.shape[1]
-    weights = weight_bytes(workload) * (devices - 1) / devices
-    return weights + _exchanged(grid, workload, division)[0]
+    return weight_bytes(workload) * (devices - 1) / devices, _exchanged(grid, workload, division)[0]
 
 
 def collective_seconds(grid: Grid, size: float, collectives: int) -> np.ndarray:

@@ -25,7 +25,8 @@ class Curve:
         update: of the optimizer for each parameter that the device stores, once a step.
         knee: tokens of a row from which on each costs more, where arrays outgrow a cache.
         bend: how much more each of them costs, outside attention.
-        byte: of the device's own for each byte that a link brings it: packing, unpacking and adding.
+        byte: of the device's own for each byte of weights that a link brings it: packing, unpacking and adding.
+        row_byte: likewise of rows of an exchange, which are picked and put into order besides.
     """
 
     model: str
@@ -36,6 +37,7 @@ class Curve:
     knee: int = 0
     bend: float = 0.0
     byte: float = 0.0
+    row_byte: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):

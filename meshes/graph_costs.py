@@ -14,7 +14,7 @@ from meshes.cluster import Cluster
 from meshes.cost import SUMS, Grid, collective_seconds
 from meshes.errors import UsageError
 from meshes.graph_workload import GraphWorkload
-from meshes.partition import Parts
+from meshes.partition import Parts, busiest
 
 FLOPS_PER_BYTE = 8.0  # FLOP that a device could do while a byte of a gathered row arrives from its memory: a guess
 FLOAT, INDEX = 4, 4  # bytes
@@ -106,16 +106,17 @@ class Portions:
 
 
 def vertex_portions(workload: GraphWorkload, parts: Parts) -> Portions:
-    """Each device computes the vertices that it owns, from halos."""
+    """Each device computes the vertices that it owns, from halos; sums are added up where that makes them smaller."""
+    halo = parts.rows if workload.adds_up else parts.halo
     return Portions(
         vertices=parts.vertices,
         edges=parts.edges,
-        halo=parts.halo_rows,
+        halo=halo.sum(axis=0),
         train=parts.train,
-        gathered=parts.vertices * sum(workload.work.exchanged) + parts.halo_rows * workload.work.sources,
+        gathered=parts.vertices * sum(workload.work.exchanged) + halo.sum(axis=0) * workload.work.sources,
         indices=parts.edges,
         stored=parts.vertices,
-        busiest=float(workload.work.sources * parts.busiest()),
+        busiest=float(workload.work.sources * busiest(halo)),
         rounds=parts.partners,
     )
 

@@ -98,13 +98,14 @@ class GraphPlan(PlanFile):
         """Numbers of the devices in the cluster, [data groups][devices]: one group, in order."""
         return (tuple(range(len(self.curves))),)
 
-    def work(self, device: int) -> float:
-        """What a device does in a step, in seconds of the first device and without halos; compares unlike shares.
+    def work(self, device: int, curve: GraphCurve) -> float:
+        """What a device does in a step, in seconds of one with this curve and without halos; compares unlike shares.
 
         Args:
             device: its number in the cluster.
+            curve: of whatever device.
         """
-        curve, work = self.curves[0], self.workload
+        work = self.workload
         units = self.seeds[device] + self.graphs[device]
         if self.parallel == "sample":
             return units * (work.seed_vertices * curve.vertex + work.seed_edges * curve.edge)

@@ -14,7 +14,6 @@ from meshes.errors import UsageError
 
 Level = Literal["vertex", "graph"]
 
-
 MODELS = ("gcn", "sage", "gat", "gin", "graphnet", "rgcn", "hgt")
 MAY_BE_ZERO = ("edges", "train_vertices", "hidden", "seeds", "graphs")
 
@@ -57,10 +56,12 @@ class GraphWorkload:
         train_vertices: that have a label to train on.
         relations, kinds: types of edges, and of vertices.
         bases: matrices that the relations of `rgcn` share.
+        aggregate: how `sage` joins neighbours.
         hidden: inner width of the perceptrons of `gin` and `graphnet`; 0 is the width.
         level: whether vertices or whole small graphs have labels.
         graphs: small graphs of a step, with level `graph`.
         seeds: vertices that a step samples around; 0 is the whole graph.
+        ends: vertices that each seed stands for: one, or the ends of a pair and those without an edge to the first.
         fanouts: neighbours sampled of each vertex, hop by hop from the seeds outwards; one for each layer.
         compute_bytes: bytes of a number in the compute dtype; parameters, gradients and moments take 4.
         remat: `layer` keeps only each layer's input for the backward.
@@ -78,10 +79,12 @@ class GraphWorkload:
     relations: int = 1
     kinds: int = 1
     bases: int = 1
+    aggregate: Literal["mean", "max"] = "mean"
     hidden: int = 0
     level: Level = "vertex"
     graphs: int = 0
     seeds: int = 0
+    ends: int = 1
     fanouts: tuple[int, ...] = ()
     compute_bytes: int = 4
     remat: Literal["none", "layer"] = "none"
@@ -93,6 +96,7 @@ class GraphWorkload:
             if field.type is int and (type(value) is not int or value < least):
                 raise UsageError(f"{field.name} is {value!r}: it must be a whole number, {least} or more")
         choices = {"model": MODELS, "level": ("vertex", "graph"), "remat": ("none", "layer")}
+        choices["aggregate"] = ("mean", "max")
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise UsageError(f"{name} is {getattr(self, name)!r}: it is one of {', '.join(known)}")
@@ -118,7 +122,7 @@ class GraphWorkload:
     @cached_property
     def network(self) -> str:
         """Digest of the network without the graph and the step: names what a device was measured with."""
-        sizes = ("vertices", "edges", "train_vertices", "level", "graphs", "seeds", "fanouts")
+        sizes = ("vertices", "edges", "train_vertices", "level", "graphs", "seeds", "ends", "fanouts")
         return digest({key: value for key, value in asdict(self).items() if key not in sizes})
 
     @cached_property
@@ -135,6 +139,11 @@ class GraphWorkload:
             "rgcn": Work(vertex=1 + self.bases, results=self.relations),
             "hgt": Work(vertex=typed, sources=2, targets=self.relations, results=self.relations),
         }[self.model]
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether messages are plain sums, which the device of the senders may add up before they travel."""
+        return self.model in ("gcn", "gin", "rgcn") or (self.model == "sage" and self.aggregate == "mean")
 
     @property
     def layer_parameters(self) -> int:
@@ -200,8 +209,8 @@ class GraphWorkload:
 
     @property
     def seed_rows(self) -> int:
-        """Rows that the sample around one seed reads: the product of (1 + fan-out) over the hops."""
-        return math.prod(1 + fanout for fanout in self.fanouts)
+        """Rows that the sample around one seed reads: the product of (1 + fan-out) over the hops, for each end."""
+        return self.ends * math.prod(1 + fanout for fanout in self.fanouts)
 
     @property
     def seed_vertices(self) -> float:
@@ -211,7 +220,7 @@ class GraphWorkload:
         (1 + fan-out) over the hops before it.
         """
         layers = self.layer_flops * sum(rows for rows, _ in self._hops())
-        flops = self.input_flops * self.seed_rows + layers + self.output_flops
+        flops = self.input_flops * self.seed_rows + layers + self.ends * self.output_flops
         return flops / self.vertex_flops
 
     @property
@@ -221,7 +230,7 @@ class GraphWorkload:
 
     def _hops(self) -> Iterator[tuple[int, int]]:
         """Target rows and fan-out of each hop around one seed."""
-        rows = 1
+        rows = self.ends
         for fanout in self.fanouts:
             yield rows, fanout
             rows *= 1 + fanout

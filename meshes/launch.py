@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -75,6 +76,8 @@ def launch(
                 label = _label([cluster.devices[device].name for device in members])
                 child = _start(number, label, [*prefix, *command], base | place, janitor)
                 children.append(child)
+                if gpus is None:
+                    _let_finish(child.process.pid)
                 _limit(child, limits[number], janitor, cgroups)
                 if places is not None and child.share is not None:
                     child.share = Pinned(child.share, child.process.pid, cores[places[number]])
@@ -229,6 +232,17 @@ def _start(number: int, label: str, command: list[str], environment: dict[str, s
         )
     janitor.remember("session", leftovers.session(process.pid))
     return Child(number=number, label=label, process=process, control=ours)
+
+
+def _let_finish(process: int) -> None:
+    """Threads of the process do not interrupt what runs when they wake up.
+
+    One of Gloo's threads polls for a lock; where it has interrupted the thread that holds it, on the same core, it
+    burns what is left of the process' turn.
+    """
+    if hasattr(os, "SCHED_BATCH"):  # on Linux
+        with suppress(OSError):
+            os.sched_setscheduler(process, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _limit(child: Child, limits: Limits, janitor: Janitor, cgroups: bool) -> None:

@@ -106,11 +106,6 @@ class Parts:
         )
 
     @cached_property
-    def halo_rows(self) -> np.ndarray:
-        """Rows that each device receives in a layer [M]: distinct remote senders."""
-        return self.halo.sum(axis=0)
-
-    @cached_property
     def partners(self) -> int:
         """Most devices that one device sends to or receives from."""
         talks = self.halo > 0
@@ -123,20 +118,21 @@ class Parts:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Rows from device to device where sums may be added up by the sender [M, M]: the smaller of both ways.
+        """Rows from device to device where sums may be added up by the sender [M, M]: at most the smaller of both ways.
 
         Only linear sums may be added up in parts: not a maximum, nor a softmax over edges that nobody sees together.
+        `meshes.cover` mixes both ways, which makes fewer still.
         """
         return np.minimum(self.halo, self.fed)
 
-    def busiest(self, rows: np.ndarray | None = None) -> int:
-        """Most rows that one device sends or receives in a layer.
 
-        Args:
-            rows: from device to device [M, M]; None takes `halo`.
-        """
-        rows = self.halo if rows is None else rows
-        return int(max(rows.sum(axis=0).max(), rows.sum(axis=1).max()))
+def busiest(rows: np.ndarray) -> int:
+    """Most rows that one device sends or receives.
+
+    Args:
+        rows: from device to device [M, M].
+    """
+    return int(max(rows.sum(axis=0).max(), rows.sum(axis=1).max()))
 
 
 def partition(

@@ -141,14 +141,14 @@ def layout(tokens: int, keys: int, kv_of_head: Sequence[int]) -> Layout:
     pair of blocks is held: smaller ones leave cores idle, larger ones leave the caches.
     """
     group = gcd(*(len(list(run)) for _, run in groupby(kv_of_head)))
-    query_block = _block(tokens, shortest=32, longest=512)
+    query_block = _block(tokens, shortest=32, longest=512, step=4)  # shares are any number: little padding
     return Layout(
         tokens=tokens,
         keys=keys,
         lanes=tuple(kv_of_head[::group]),
         group=group,
         query_block=query_block,
-        key_block=_block(keys, shortest=64, longest=max(256, 2**17 // query_block)),
+        key_block=_block(keys, shortest=64, longest=max(256, 2**17 // query_block), step=16),
     )
 
 
@@ -186,7 +186,7 @@ def _ranges(index: jax.Array, segment_B: jax.Array, real: jax.Array) -> tuple[ja
     return low, ~inverted_high
 
 
-def _block(length: int, *, shortest: int, longest: int, parts: int = 4, step: int = 16) -> int:
+def _block(length: int, *, shortest: int, longest: int, parts: int = 4, step: int) -> int:
     """Length of a block: about `parts` equal blocks within the bounds, a multiple of `step`."""
     count = max(-(-length // longest), min(parts, length // shortest), 1)
     size = -(-length // count)

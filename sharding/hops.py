@@ -2,7 +2,7 @@
 
 A hop is written for a model that knows no device (`models.gnn.layout`): it hands over own rows and gets own rows back.
 Legend: N own rows, U rows that own edges come from, W pairs (vertex, own lane), A all vertices, L lanes, X, Y, Z any
-channels, D width, E own edges, G graphs, R relations, F sampled neighbours of a row.
+channels, D width, E own edges, G graphs, R relations, F sampled neighbours of a row, S own sums, H own rows and sums.
 """
 
 import math
@@ -130,12 +130,14 @@ class VertexHop(Hop):
     """Each device has some vertices and the edges that arrive there; rows of other devices (the halo) are sent.
 
     Args:
-        halo: from own rows to own rows and halo.
+        halo: from own rows, and own sums, to own rows, rows of others and their sums.
         tables: of the exchange.
+        sums: edges from own rows to sums that are added up here for other devices; None where there are none.
     """
 
     halo: Exchange
     tables: dict[str, jax.Array]
+    sums: Structure | None = None
 
     @property
     def reach(self) -> str:
@@ -144,7 +146,19 @@ class VertexHop(Hop):
 
     def fetch(self, x_NX: jax.Array) -> jax.Array:
         """Own rows, then the halo."""
-        return self.halo(x_NX[None], self.tables, self.placement.extent("U"))[0]
+        x_HX = x_NX if self.sums is None else self._with_sums(self.sums, x_NX)
+        return self.halo(x_HX[None], self.tables, self.placement.extent("U"))[0]
+
+    def _with_sums(self, sums: Structure, x_NX: jax.Array) -> jax.Array:
+        """Own rows, then what others get in sums."""
+
+        def run(_: Any, x_NX: jax.Array, *leaves: jax.Array) -> jax.Array:
+            sum_S11X = sums.view(leaves, 0).sum(x_NX[:, None, :])
+            return jnp.concatenate([x_NX, sum_S11X[:, 0, 0]])
+
+        signature = f"{', '.join(['N X', *sums.axes])} -> H X"
+        x_HX: jax.Array = local(self.placement, run, signature)((), x_NX, *sums.leaves)
+        return x_HX
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -205,6 +219,45 @@ class SampleHop(Hop):
         signature = f"{self.target_axis}, {self.source_axis} {tail} -> {self.target_axis} {tail}"
         out: jax.Array = local(self.placement, run, signature)((), self.target.id_N, x_U)
         return out
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LaneScores:
+    """Scores of pairs of any vertices, as sums over lanes: each device has some lanes of all vertices.
+
+    Args:
+        placement: runs local work.
+        spread: from own vertices to own lanes, rows (vertex, lane).
+        tables: of the exchange.
+        vertices: number of all vertices A.
+    """
+
+    placement: Placement
+    spread: Exchange
+    tables: dict[str, jax.Array]
+    vertices: int
+
+    def __call__(self, fn: Callable[[jax.Array], jax.Array], x_NLC: jax.Array, ends_PQ: jax.Array) -> jax.Array:
+        """`fn(ends_PQC) -> [P, S]` of own channels, added up over devices.
+
+        Args:
+            fn: has no parameters and adds up over channels.
+            x_NLC: own rows.
+            ends_PQ: vertices of every pair, the same on every device.
+        """
+        rows, lanes, channels = x_NLC.shape
+        x_WC = self.spread(x_NLC.reshape(1, rows * lanes, channels), self.tables, self.placement.extent("VL"))[0]
+
+        def run(_: Any, x_WC: jax.Array, ends_PQ: jax.Array) -> jax.Array:
+            own = x_WC.shape[0] // self.vertices
+            if not own:  # no lane: as in a hop
+                kind = jax.eval_shape(fn, jax.ShapeDtypeStruct((*ends_PQ.shape, channels), x_WC.dtype))
+                return follow(jnp.zeros(kind.shape, kind.dtype), x_WC)
+            x_AX = x_WC.reshape(self.vertices, own * channels)
+            return fn(x_AX[ends_PQ])
+
+        scores_PS = local(self.placement, run, "VL C, P Q -> P S")((), x_WC, ends_PQ)
+        return scores_PS if self.placement.mode == "single" else lax.psum(scores_PS, "seq")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,7 +1,7 @@
-"""Weights that travel for measuring: what messages cost between devices, in one program with work between them."""
+"""Arrays that travel for measuring: what messages cost between devices, in one program with work between them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,51 +10,69 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from sharding import exchange
 from sharding.chain import signal, wait
 from sharding.weights import Shard, WeightSharding
 
-AXIS = "x"
+AXIS = "seq"
 WIDTH = 64  # of matrices that travel, and of the square one that a unit of work multiplies with itself
 MATRICES = 2  # that travel together
 
+Travels = Literal["weights", "rows"]
 Turns = Callable[[int, int], None]  # (turns, units of work before each message), returns when all is done
+Carry = tuple[list[jax.Array], jax.Array]
+Pull = Callable[[list[jax.Array]], list[jax.Array]]
 
 
-def exchanging(devices: Sequence[jax.Device], rows: int, *, direct: bool) -> Turns:
-    """Turns of work, weights gathered, work, and gradients scattered, as in a step.
+def exchanging(devices: Sequence[jax.Device], rows: int, *, direct: bool, what: Travels = "weights") -> Turns:
+    """Turns of work, something gathered, work, and its gradients scattered, as in a step.
 
     Args:
         devices: who takes part; every process that has one of them calls the result with as many turns.
         rows: of the float32 pieces [rows, `WIDTH`] of each device, of which it gives and keeps `MATRICES`.
         direct: how they travel, see `sharding.collectives`.
+        what: weights, or rows of an exchange, which are picked and put into order besides.
     """
     count = len(devices)
+    width = WIDTH if what == "weights" else MATRICES * WIDTH
+    ids = [np.arange(device * rows, (device + 1) * rows) for device in range(count)]
+    moves = exchange.build([ids], [[np.arange(count * rows)] * count], direct=direct)
     sharding = WeightSharding(AXIS, count, direct=direct)
 
-    def turn(carry: tuple[list[jax.Array], jax.Array], units: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+    def gathered(pieces: list[jax.Array], tables: Any) -> tuple[list[jax.Array], Pull]:
+        """Whole arrays, and what takes their gradients back."""
+        if what == "rows":
+            own = {name: table[0, 0] for name, table in tables.items()}
+            wholes, pull = jax.vjp(lambda piece: moves(piece[None], own, count * rows)[0], pieces[0])
+            return [wholes], lambda wholes: [*pull(wholes[0])]
+        shards = [Shard(piece, -2, count * rows) for piece in pieces]
+        return sharding.gather(shards), lambda wholes: [s.value for s in sharding.scatter(wholes, shards)]
+
+    def turn(carry: Carry, units: jax.Array, tables: Any) -> Carry:
         pieces, matrix = carry
         matrix = _work(wait(matrix, signal(pieces)), units)
-        shards = [Shard(piece, -2, count * rows) for piece in wait(pieces, signal(matrix))]
-        wholes = sharding.gather(shards)
+        wholes, pull = gathered(wait(pieces, signal(matrix)), tables)
         matrix = _work(wait(matrix, signal(wholes)), units)
-        sums = sharding.scatter(wait(wholes, signal(matrix)), shards)
-        return [shard.value / count for shard in sums], matrix
+        return [piece / count for piece in pull(wait(wholes, signal(matrix)))], matrix
 
-    def step(pieces: list[jax.Array], matrix: jax.Array, turns: jax.Array, units_1: jax.Array) -> list[jax.Array]:
-        return lax.fori_loop(0, turns, lambda _, carry: turn(carry, units_1[0]), (pieces, matrix))[0]
+    def step(pieces: list[jax.Array], matrix: jax.Array, turns: jax.Array, units_1: jax.Array, tables: Any) -> Any:
+        return lax.fori_loop(0, turns, lambda _, carry: turn(carry, units_1[0], tables), (pieces, matrix))[0]
 
     mesh = Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
-    mapped = jax.shard_map(step, mesh=mesh, in_specs=(P(AXIS), P(), P(), P(AXIS)), out_specs=P(AXIS), check_vma=False)
+    specs = (P(AXIS), P(), P(), P(AXIS), P(None, AXIS))
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
     own, same = NamedSharding(mesh, P(AXIS)), NamedSharding(mesh, P())
-    pieces = [jax.ShapeDtypeStruct((count * rows, WIDTH), jnp.float32, sharding=own)] * MATRICES
+    piece = jax.ShapeDtypeStruct((count * rows, width), jnp.float32, sharding=own)
+    pieces = [piece] * (MATRICES * WIDTH // width)
+    tables = jax.tree.map(lambda table: _placed(table, NamedSharding(mesh, P(None, AXIS))), moves.tables)
     matrix = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32, sharding=same)
     turns = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
     units = jax.ShapeDtypeStruct((count,), jnp.int32, sharding=own)
-    compiled = jax.jit(mapped).lower(pieces, matrix, turns, units).compile()
+    compiled = jax.jit(mapped).lower(pieces, matrix, turns, units, tables).compile()
 
     def run(turn_count: int, unit_count: int) -> None:
         arrays = [_filled(piece, 1.0) for piece in pieces], _filled(matrix, 0.01)
-        jax.block_until_ready(compiled(*arrays, _filled(turns, turn_count), _filled(units, unit_count)))
+        jax.block_until_ready(compiled(*arrays, _filled(turns, turn_count), _filled(units, unit_count), tables))
 
     return run
 
@@ -79,3 +97,7 @@ def _filled(like: jax.ShapeDtypeStruct, value: float) -> jax.Array:
         return np.full(local, value, like.dtype)
 
     return jax.make_array_from_callback(like.shape, like.sharding, piece)
+
+
+def _placed(table: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    return jax.make_array_from_callback(table.shape, sharding, lambda index: table[index])

@@ -21,7 +21,7 @@ TOKEN_SUFFIXES = (".npy", ".bin")
 LEAST = {
     "devices": 1, "data_groups": 1, "layers": 1, "d_model": 1, "heads": 1, "kv_heads": 1, "d_ff": 1, "vocab_size": 2,
     "seq_len": 2, "batch_size": 1, "microbatch": 1, "steps": 1, "warmup": 0, "eval_every": 0, "eval_rows": 0,
-    "save_every": 0, "keep": 1, "log_every": 1, "seed": 0, "seeds": 1, "bases": 1,
+    "save_every": 0, "keep": 1, "log_every": 1, "seed": 0, "seeds": 1, "links": 1, "negatives": 1, "bases": 1,
 }  # fmt: skip
 
 
@@ -102,8 +102,10 @@ def _graph(config: TrainConfig) -> Iterator[str]:
     if not 0 <= config.dropout < 1:
         yield f"--dropout {config.dropout:g}: must be at least 0 and below 1"
     if config.model == "transformer":
-        if config.graph_parallel != "auto" or config.fanouts is not None:
-            yield "--graph-parallel and --fanouts are for graph networks: give --model gcn or another of them"
+        given = [_flag(name) for name in ("graph_parallel", "task") if getattr(config, name) != "auto"]
+        given += ["--fanouts"] if config.fanouts is not None else []
+        if given:
+            yield f"{', '.join(given)}: for graph networks alone: give --model gcn or another of them"
         return
     for fanout in config.fanouts or ():
         if not 1 <= fanout <= MOST:

@@ -93,6 +93,12 @@ class GraphFlags:
     """Cut the graph (vertex) or the width (feature), deal seeds (sample) or small graphs (batch); auto: the fastest."""
     edges: Literal["both", "given"] = "both"
     """Messages along edges of one graph in both directions, each a type of its own (both), or as they are (given)."""
+    task: Literal["auto", "labels", "links"] = "auto"
+    """Predict labels, or which vertices of one graph have an edge (links); auto: labels where there are any."""
+    links: int = 2048
+    """Edges in a step, over all devices, that are told from pairs without one; at most those to train on."""
+    negatives: int = 1
+    """Pairs without an edge that are drawn for each edge."""
     seeds: int = 512
     """Vertices in a step, over all devices, where neighbours are sampled; at most those to train on."""
     fanouts: tuple[int, ...] | None = None

@@ -1,11 +1,9 @@
 """Measures the devices of a run: what each takes for the model's own segments, and what messages cost."""
 
-import itertools
 import json
 import os
 import platform
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,17 +17,11 @@ from meshes.curve import Curve, Fit, Sample, fit
 from meshes.job import Job
 from meshes.stopwatch import Timing, timed
 from meshes.workload import Workload
-from sharding import messages
-from sharding.collectives import better_direct
+from training.link_profile import Exchanges, linked
 from training.segments import Run, Segments
 
 Measured = tuple[str, int, Timing]  # of which segment and size
 POORLY_FITTED = 0.1
-SMALL = 1  # row of the matrices in a message in which only latency counts
-BETWEEN = 0.005  # seconds of work between messages: little, so that its own noise is small
-UNITS = 200  # of work, of which the time is taken
-TURNS = 25  # of two messages
-LEAST = 1e-6  # seconds that an exchange takes at least, whatever the noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +50,7 @@ def profile(
     """
     here = [n for n, device in enumerate(devices) if device.process_index == jax.process_index()]
     prepared = {n: list(_prepare(segments, devices[n], workload)) for n in here}
-    ends = _ends(cluster, devices)
-    large = max(workload.layer_parameters // (messages.MATRICES * messages.WIDTH * len(devices)), 2 * SMALL)
-    exchanges = {hosts: _exchanges(some, large) for hosts, some in ends.items() if _takes_part(some)}
-    alone = messages.working(devices[here[0]])
+    exchanges = Exchanges.prepared(cluster, devices, _numbers(workload))
     job.exchange("profile compiled", True)
     control.throttle(True)
     mine = {str(n): _measure(runs) for n, runs in prepared.items()}
@@ -70,14 +59,9 @@ def profile(
         found |= part
     timings = [[(kind, size, Timing(**timing)) for kind, size, timing in found[str(n)]] for n in range(len(devices))]
     fits = [_fitted(workload, some) for some in timings]
-    work = Load.of(alone, BETWEEN)
-    links, own = [], dict.fromkeys(range(len(devices)), 0.0)
-    for hosts, some in ends.items():
-        link, seconds = _link(job, hosts, len(some), exchanges.get(hosts), work, large)
-        links.append(link)
-        own |= {devices.index(device): byte for device, byte in zip(some, seconds, strict=True)}
+    links, own = exchanges.measured(job)
     control.throttle(False)
-    curves = [replace(fitted.curve, byte=own[n]) for n, fitted in enumerate(fits)]
+    curves = [replace(f.curve, byte=own[n].weights, row_byte=own[n].rows) for n, f in enumerate(fits)]
     return _profile(cluster, workload, timings, [replace(f, curve=c) for f, c in zip(fits, curves, strict=True)], links)
 
 
@@ -157,17 +141,8 @@ def _profile(
         replace(device, curve=fitted.curve, speed=float(f"{rate / base:.4g}"))
         for device, fitted, rate in zip(cluster.devices, fits, rates, strict=True)
     ]
-    return Profile(
-        cluster=replace(
-            cluster,
-            devices=tuple(measured),
-            flops_per_speed=base,
-            links=tuple(link for link in links if "*" not in link.hosts),
-            same_host=next((link for link in links if "*" in link.hosts), cluster.same_host),
-            declared=True,
-        ),
-        notes=tuple(notes),
-    )
+    found = replace(linked(cluster, links), devices=tuple(measured), flops_per_speed=base, declared=True)
+    return Profile(cluster=found, notes=tuple(notes))
 
 
 def _fitted(workload: Workload, timings: list[Measured]) -> Fit:
@@ -188,98 +163,12 @@ def _row_seconds(workload: Workload, curve: Curve) -> float:
     return curve.compute(workload.seq_len, workload.seq_len * workload.heads)
 
 
+def _numbers(workload: Workload) -> int:
+    """Of the largest exchange: keys and values of a microbatch, or the weights of a layer."""
+    keys_values = 2 * workload.microbatch * workload.seq_len * workload.kv_heads * workload.head_dim
+    return max(keys_values, workload.layer_parameters)
+
+
 def _flops(workload: Workload) -> float:
     """Of a microbatch."""
     return workload.step_flops() / workload.microbatches
-
-
-def _ends(cluster: Cluster, devices: Sequence[jax.Device]) -> dict[tuple[str, str], list[jax.Device]]:
-    """Who exchanges messages to measure links: the devices of the largest host, and one device of every two hosts."""
-    hosts: dict[str, list[jax.Device]] = {}
-    for described, device in zip(cluster.devices, devices, strict=True):
-        hosts.setdefault(described.host, []).append(device)
-    largest = max(hosts.values(), key=len)
-    ends = {("*", "*"): largest} if len(largest) > 1 else {}
-    return ends | {(a, b): [hosts[a][0], hosts[b][0]] for a, b in itertools.combinations(hosts, 2)}
-
-
-def _takes_part(devices: Sequence[jax.Device]) -> bool:
-    return jax.process_index() in {device.process_index for device in devices}
-
-
-def _exchanges(devices: Sequence[jax.Device], large: int) -> list[messages.Turns]:
-    """Small and large messages."""
-    return [messages.exchanging(devices, rows, direct=better_direct(devices)) for rows in (SMALL, large)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """A little work between messages: a process that has rested answers sooner than one in a step.
-
-    Args:
-        units: how often its unit is done before each message.
-        took: what this takes on average.
-    """
-
-    units: int
-    took: "Took"
-
-    @staticmethod
-    def of(alone: messages.Turns, wanted: float) -> "Load":
-        """As many units as take so many seconds."""
-        alone(1, UNITS)
-        unit = timed(lambda: alone(1, UNITS)).seconds / (2 * UNITS)
-        units = max(1, round(wanted / unit))
-        return Load(units=units, took=per_message(alone, units))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Took:
-    """Of one message and the work before it.
-
-    Args:
-        seconds: by the clock.
-        cpu: of this process.
-    """
-
-    seconds: float
-    cpu: float
-
-
-def per_message(turns: messages.Turns, units: int) -> Took:
-    """From one message to the next, the work before it included."""
-    turns(1, units)
-    start, cpu = time.perf_counter(), time.process_time()
-    turns(TURNS, units)
-    count = 2 * TURNS
-    return Took(seconds=(time.perf_counter() - start) / count, cpu=(time.process_time() - cpu) / count)
-
-
-def _link(
-    job: Job, hosts: tuple[str, str], count: int, exchanges: list[messages.Turns] | None, work: Load, large: int
-) -> tuple[Link, list[float]]:
-    """Latency and bandwidth as the cost model counts them, told to all processes; a device's own seconds for a byte.
-
-    Each process works, then all exchange: what that takes beyond the work of the slowest is the exchange. Of that, what
-    a large message costs a processor that works for itself is the device's own, and the slowest's is not the link's.
-    """
-    mine = None
-    if exchanges is not None:
-        small, long = (per_message(turns, work.units) for turns in exchanges)
-        pace = work.took.seconds / max(work.took.cpu, LEAST)  # how long a slowed process takes for a CPU second
-        own = max(long.cpu - small.cpu, 0.0) * pace if _one_cpu_device() else 0.0
-        mine = [small.seconds, long.seconds, work.took.seconds, own]
-    found = [times for times in job.exchange(f"link {hosts}", mine) if times is not None]
-    busiest, slowest = (max(times[column] for times in found) for column in (2, 3))
-    short, full = (max(found[0][size] - busiest, LEAST) for size in range(2))
-    brought = (count - 1) * 4 * messages.MATRICES * messages.WIDTH * (large - SMALL)  # bytes
-    bandwidth = brought / max(full - short - slowest, LEAST)
-    owners = [times[3] / brought for times in found]
-    link = Link(hosts=hosts, bandwidth=bandwidth, latency=short / (count - 1))
-    return link, owners if len(owners) == count else [0.0] * count
-
-
-def _one_cpu_device() -> bool:
-    """Whether this process' CPU seconds are those of one device."""
-    devices = jax.local_devices()
-    return len(devices) == 1 and devices[0].platform == "cpu"

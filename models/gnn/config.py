@@ -69,3 +69,8 @@ class GnnConfig:
     def typed(self) -> bool:
         """Whether the model tells relations apart; others read edges best as one relation."""
         return self.model in ("rgcn", "hgt")
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether messages are plain sums over edges, so that some may be added up before others."""
+        return self.model in ("gcn", "gin", "rgcn") or (self.model == "sage" and self.aggregate == "mean")

@@ -3,13 +3,13 @@
 An entry without label weighs nothing, and what its output or label holds, NaN included, reaches neither loss nor
 gradient.
 
-Shapes: N rows, K classes or targets, P pairs.
+Shapes: N rows, K classes or targets, P pairs, Q ends of a pair, S = Q - 1 scores, C channels.
 """
 
 import jax
 import jax.numpy as jnp
 
-__all__ = ["classification", "link", "link_scores", "regression"]
+__all__ = ["classification", "link", "link_scores", "links", "regression"]
 
 
 def classification(logits_NK: jax.Array, labels_N: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -49,15 +49,26 @@ def link(scores_P: jax.Array, labels_P: jax.Array) -> tuple[jax.Array, jax.Array
     return _sums(jax.nn.softplus(scores_P) - scores_P * edge_P, known_P)
 
 
-def link_scores(z_ND: jax.Array, pairs_P2: jax.Array) -> jax.Array:
-    """Dot products of the embeddings of pairs of rows, float32 [P].
+def link_scores(ends_PQC: jax.Array, channels: int) -> jax.Array:
+    """Products of the first end of each pair and its other ends over sqrt(channels), float32 [P, Q - 1].
 
     Args:
-        z_ND: embeddings.
-        pairs_P2: int32 rows; a pair with a row out of range scores 0.
+        ends_PQC: channels of the ends, or some of them: scores add up over channels.
+        channels: of whole ends.
     """
-    ends_P2D = z_ND.astype(jnp.float32).at[pairs_P2].get(mode="fill", fill_value=0)
-    return jnp.sum(ends_P2D[:, 0] * ends_P2D[:, 1], axis=1)
+    ends_PQC = ends_PQC.astype(jnp.float32)
+    return jnp.sum(ends_PQC[:, :1] * ends_PQC[:, 1:], axis=2) * channels**-0.5
+
+
+def links(scores_PS: jax.Array, known_P: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sum and number as of `link`, where the first score of each row is that of an edge, others those of none.
+
+    Args:
+        scores_PS: logits.
+        known_P: whether a row counts, bool.
+    """
+    edge_PS = jnp.broadcast_to(jnp.arange(scores_PS.shape[1], dtype=jnp.int32)[None, :] == 0, scores_PS.shape)
+    return link(scores_PS, jnp.where(known_P[:, None], edge_PS.astype(jnp.int32), -1))
 
 
 def _where(known: jax.Array, x: jax.Array) -> jax.Array:

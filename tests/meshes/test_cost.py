@@ -151,6 +151,7 @@ CURVES = Curves(
     knee=np.array([[40, 20]]),
     bend=np.array([[2e-5, 9e-5]]),
     byte=np.zeros((1, 2)),
+    row_byte=np.zeros((1, 2)),
 )
 
 
@@ -168,11 +169,13 @@ def test_measured_curves_take_the_place_of_flops() -> None:
 def test_what_links_bring_costs_a_device_its_own_seconds() -> None:
     """A slow device needs longer to unpack the same bytes, and the planner gives it less other work."""
     plain, division = replace(grid((3.0, 1.0)), curves=CURVES), context([[48, 16]])
-    own = replace(plain, curves=replace(CURVES, byte=np.array([[1e-9, 3e-9]])))
+    curves = replace(CURVES, byte=np.array([[1e-9, 3e-9]]), row_byte=np.array([[2e-9, 5e-9]]))
+    own = replace(plain, curves=curves)
     before, after = (seconds(g, WORK, division, specialized=True) for g in (plain, own))
-    size = float(link_bytes(own, WORK, division)[0])
-    assert size > weight_bytes(WORK) / 2
-    np.testing.assert_allclose(after.tokens - before.tokens, [[1e-9 * size, 3e-9 * size]])
+    weights, (rows,) = link_bytes(own, WORK, division)
+    assert weights == weight_bytes(WORK) / 2 and rows > 0
+    expected = [[1e-9 * weights + 2e-9 * rows, 3e-9 * weights + 5e-9 * rows]]
+    np.testing.assert_allclose(after.tokens - before.tokens, expected)
     np.testing.assert_allclose(after.communication, before.communication)
 
 

@@ -195,7 +195,7 @@ def test_owners_are_found_again() -> None:
     assert np.array_equal(owner, owners(GraphPlan.from_json(VERTEX.to_json()), (*GRAPH,)))
     parts = Parts.of(GRAPH, owner, 4)
     assert VERTEX.vertices == tuple(parts.vertices) and VERTEX.edges == tuple(parts.edges)
-    assert VERTEX.halo == tuple(parts.halo_rows) and owner_digest(owner) == VERTEX.partition
+    assert VERTEX.halo == tuple(parts.rows.sum(axis=0)) and owner_digest(owner) == VERTEX.partition
     assert np.bincount(owners(FEATURE, GRAPH)).tolist() == [1000, 500, 250, 250]
     assert plan_graph(FOUR, WORK, parallel="vertex", graph=GRAPH) == VERTEX
     assert plan_graph(FOUR, WORK, parallel="vertex", graph=GRAPH, seed=1).partition != VERTEX.partition
@@ -372,7 +372,7 @@ def test_work_is_in_proportion_to_what_devices_compute() -> None:
         graph = GRAPH if way == "vertex" else None
         made = plan_graph(FOUR, work, parallel=way, graph=graph, placement="specialized")  # type: ignore[arg-type]
         assert made.order == ((0, 1, 2, 3),)
-        does = np.array([made.work(device) for device in range(4)])
+        does = np.array([made.work(device, made.curves[0]) for device in range(4)])
         assert does / does.sum() == pytest.approx([0.5, 0.25, 0.125, 0.125], rel=0.25 if way == "vertex" else 1e-9)
 
 

@@ -288,9 +288,12 @@ def test_losses_are_sums_over_what_has_labels() -> None:
     p = 1 / (1 + np.exp(-scores))
     right = -np.log(np.where(edge > 0, p, 1 - p))[edge >= 0].sum()
     np.testing.assert_allclose(losses.link(*map(jnp.asarray, (scores, edge))), (right, 4), rtol=1e-5)
-    pairs = jnp.asarray([[0, 1], [4, 4], [2, 9]], jnp.int32)
-    products = [logits[0] @ logits[1], logits[4] @ logits[4], 0.0]
-    np.testing.assert_allclose(losses.link_scores(jnp.asarray(logits), pairs), products, rtol=1e-5)
+    ends = np.array([[0, 1, 4], [4, 4, 2]])
+    products = np.array([[logits[a] @ logits[b], logits[a] @ logits[c]] for a, b, c in ends]) / np.sqrt(12)
+    found = losses.link_scores(jnp.asarray(logits)[ends], 12)
+    np.testing.assert_allclose(found, products, rtol=1e-5)
+    right = np.logaddexp(0, -products[1, 0]) + np.logaddexp(0, products[1, 1])
+    np.testing.assert_allclose(losses.links(found, jnp.array([False, True])), (right, 2), rtol=1e-5)
 
 
 def test_what_has_no_label_reaches_neither_loss_nor_gradient() -> None:

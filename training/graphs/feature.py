@@ -3,7 +3,7 @@
 Legend: D devices, N own rows, W pairs (vertex, own lane), R relations, A all vertices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -47,10 +47,7 @@ class FeatureSpread:
     @cached_property
     def exchanges(self) -> tuple[Exchange, Exchange]:
         """From own vertices to own lanes, and back."""
-        total, every = sum(self.lanes), np.arange(self.part.graph.vertices, dtype=np.int64)
-        starts = np.cumsum((0, *self.lanes))
-        of_rows = [_pairs(ids[ids >= 0], np.arange(total), total) for ids in self.rows()]
-        of_lanes = [_pairs(every, np.arange(a, a + n), total) for a, n in zip(starts, self.lanes, strict=False)]
+        of_rows, of_lanes = lane_rows(self.rows(), self.lanes, self.part.graph.vertices)
         forms: dict[str, bool] = {"ragged": self.ragged, "direct": self.direct}
         return exchange.build([of_rows], [of_lanes], **forms), exchange.build([of_lanes], [of_rows], **forms)
 
@@ -102,6 +99,21 @@ class FeatureSpread:
         )
         layout = GraphLayout(placement=placement, hops=(hop,) * self.part.config.layers)
         return Entry(layout, own["features"], own["labels"])
+
+
+def lane_rows(
+    rows: Sequence[np.ndarray], lanes: Sequence[int], vertices: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Ids of the rows (vertex, lane) of each device, vertex by vertex: own vertices in all lanes, all in own lanes.
+
+    Args:
+        rows: own vertices of each device; -1 is padding.
+        lanes: of each device.
+        vertices: number of all vertices A.
+    """
+    total, every, starts = sum(lanes), np.arange(vertices), np.cumsum((0, *lanes))
+    of_rows = [_pairs(ids[ids >= 0], np.arange(total), total) for ids in rows]
+    return of_rows, [_pairs(every, np.arange(a, a + n), total) for a, n in zip(starts, lanes, strict=False)]
 
 
 def _pairs(vertices: np.ndarray, lanes: np.ndarray, total: int) -> np.ndarray:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from training.graphs.spread import widened
 from training.graphs.step import OWN, GraphProgram, gathered
 from training.trainable import State, on_mesh, put, put_pieces
 
+Part = Literal["train", "valid", "test"]
 Pieces = Callable[[int], dict[str, np.ndarray]]  # the arrays of a device, by its number
 
 
@@ -48,12 +49,12 @@ class Order:
 
     def batch(self, step: int) -> np.ndarray:
         """The ids of a step, counted from 0."""
-        start = self._seen(step)
+        start = self.start(step)
         return np.array([self.ids[self._shuffled[start + place]] for place in range(self.size)], np.int64)
 
     def state(self, step: int) -> dict[str, Any]:
         """What a checkpoint keeps after so many steps."""
-        return {"seen": self._seen(step), **self._identity}
+        return {"seen": self.start(step), **self._identity}
 
     def resumed(self, state: Mapping[str, Any], step: int) -> "Order":
         """The order that goes on from a checkpoint's state.
@@ -68,12 +69,30 @@ class Order:
     def _identity(self) -> dict[str, Any]:
         return {"seed": self.seed, "fingerprint": self.fingerprint, "data": self.name}
 
-    def _seen(self, step: int) -> int:
+    def start(self, step: int) -> int:
+        """How many ids come before those of a step."""
         return self.seen + (step - self.first_step) * self.size
 
 
+class Batches(Protocol):
+    """What makes the batches of steps."""
+
+    @property
+    def size(self) -> int:
+        """Of a batch; 0 is the whole graph."""
+
+    def batch(self, step: int) -> np.ndarray:
+        """Host values of a step, counted from 0."""
+
+    def state(self, step: int) -> dict[str, Any]:
+        """What a checkpoint keeps after so many steps."""
+
+
+AnyOrder = TypeVar("AnyOrder", bound=Batches)
+
+
 @dataclass(eq=False)
-class GraphFeed:
+class GraphFeed(Generic[AnyOrder]):
     """A `training.feed.Feed` of one graph, of seeds in it, or of small graphs.
 
     Args:
@@ -85,7 +104,7 @@ class GraphFeed:
 
     program: GraphProgram
     data: Graph | GraphSet
-    order: Order
+    order: AnyOrder
     costs: tuple[float, float] = (1.0, 1.0)
     _run: Any = field(default=None, init=False)
 
@@ -107,7 +126,7 @@ class GraphFeed:
         """Device arrays of a batch."""
         spread = self.program.spread
         if isinstance(spread, SampleSpread):
-            return self._put(_seeds(spread, host))
+            return self._put(seeds(spread, host))
         if isinstance(spread, BatchSpread):
             assert isinstance(self.data, GraphSet)
             deal = dealt(self.data, host, spread.graphs, self.costs)
@@ -126,15 +145,22 @@ class GraphFeed:
 
     def evaluate(self, state: State, stop: Stop) -> Evaluation | None:
         """Metrics on what is held out for validation, else on training."""
-        ids, name = (self.data.valid, "held-out") if len(self.data.valid) else (self.data.train, "training")
-        values = self.score(state, ids, stop)
+        part: Part = "valid" if len(self.held("valid")) else "train"
+        values = self.score(state, part, stop)
         if values is None:
             return None
-        said = "  ".join(f"{key} {value:.4f}" for key, value in values.items())
-        return Evaluation(values={**values, self.unit: len(ids)}, said=f"{name} {said} over {len(ids)} {self.unit}")
+        said, count = "  ".join(f"{key} {value:.4f}" for key, value in values.items()), len(self.held(part))
+        name = "held-out" if part == "valid" else "training"
+        return Evaluation(values={**values, self.unit: count}, said=f"{name} {said} over {count} {self.unit}")
 
-    def score(self, state: State, ids: np.ndarray, stop: Stop = lambda: False) -> dict[str, float] | None:
-        """Exact metrics of outputs on vertices or graphs; None if stopped."""
+    def held(self, part: Part) -> np.ndarray:
+        """What a part of the data holds."""
+        ids: np.ndarray = getattr(self.data, part)
+        return ids
+
+    def score(self, state: State, part: Part, stop: Stop = lambda: False) -> dict[str, float] | None:
+        """Exact metrics on a part of the data; None if stopped."""
+        ids = self.held(part)
         outputs = self.outputs(state, ids, stop)
         if outputs is None:
             return None
@@ -146,22 +172,30 @@ class GraphFeed:
         """Outputs of vertices or graphs [ids, K], on every process."""
         if self._run is None:  # nothing was trained
             self.compile(state, self.place(self.order.batch(0)))
-        if not self.order.size:
-            out = self._run(state["params"], self._zero, {}, *self.rest)
+        room = self._room
+        if not room:
+            out = self._run(state["params"], self._zero, self.place(self.order.batch(0)), *self.rest)
             return gathered(self.program, out, self.data.vertices)[ids]
         parts = []
-        for start in range(0, len(ids), self.order.size):
+        for start in range(0, len(ids), room):
             if stop():
                 return None
-            chunk = ids[start : start + self.order.size]
-            parts.append(self._of_batch(state, chunk))
+            parts.append(self._of_batch(state, ids[start : start + room]))
         return np.concatenate(parts)
 
+    @property
+    def _room(self) -> int:
+        """Vertices or graphs that have outputs at once; 0 is all."""
+        spread = self.program.spread
+        if isinstance(spread, SampleSpread):
+            return sum(spread.seeds)
+        return sum(spread.graphs) if isinstance(spread, BatchSpread) else 0
+
     def _of_batch(self, state: State, ids: np.ndarray) -> np.ndarray:
-        spread, size = self.program.spread, self.order.size
+        spread, size = self.program.spread, self._room
         padded = np.concatenate([ids, np.full(size - len(ids), -1)])
         if isinstance(spread, SampleSpread):
-            batch = self._put(_seeds(spread, padded))
+            batch = self._put(seeds(spread, padded))
             out = self._run(state["params"], self._zero, batch, *self.rest)
             return gathered(self.program, out, size)[: len(ids)]
         assert isinstance(spread, BatchSpread) and isinstance(self.data, GraphSet)
@@ -232,7 +266,7 @@ def partly_dealt(graph: GraphSet, ids: np.ndarray, counts: Sequence[int], costs:
     return np.split(ids, stops[:-1])
 
 
-def _seeds(spread: SampleSpread, ids: np.ndarray) -> Pieces:
+def seeds(spread: SampleSpread, ids: np.ndarray) -> Pieces:
     """Each device's seeds, with their places in the batch."""
 
     def piece(device: int) -> dict[str, np.ndarray]:

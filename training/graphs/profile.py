@@ -1,4 +1,4 @@
-"""Measures what vertices and edges cost each device: steps of the network on small graphs, free of messages."""
+"""Measures what vertices, edges and messages cost each device: steps of the network on small graphs, and links."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +23,7 @@ from training.graphs.graph import Graph
 from training.graphs.spread import Part
 from training.graphs.step import GraphProgram
 from training.graphs.vertex import VertexSpread
+from training.link_profile import Exchanges, linked
 
 VERTICES = 4096  # of the largest graph that is timed, at most
 DEGREE = 64  # of its densest, at most
@@ -40,24 +41,27 @@ def curves(
         config: the same network.
 
     Returns:
-        The cluster with speeds on this workload, and the curves.
+        The cluster with speeds on this workload and links, and the curves.
     """
     here = [n for n, device in enumerate(devices) if device.process_index == jax.process_index()]
     sizes = list(_sizes(workload))
     runs = {n: [_prepared(config, devices[n], *size) for size in sizes] for n in here}
+    exchanges = Exchanges.prepared(cluster, devices, workload.vertices * workload.width)
     job.exchange("graph profile compiled", True)
     control.throttle(True)
     mine = {str(n): [timed(run).seconds for run in some] for n, some in runs.items()}
-    control.throttle(False)
     found: dict[str, list[float]] = {}
     for part in job.exchange("graph profile", mine):
         found |= part
+    links, own = exchanges.measured(job)
+    control.throttle(False)
     guesses = estimated(cluster, workload)
-    made = tuple(_fitted(guess, sizes, found[str(n)]) for n, guess in enumerate(guesses))
+    brought = 2 * workload.layers * workload.halo_bytes  # bytes of a halo row, forward and backward
+    made = tuple(_fitted(guess, sizes, found[str(n)], own[n].rows * brought) for n, guess in enumerate(guesses))
     rates = [1 / (curve.vertex * workload.vertices + curve.edge * max(workload.edges, 1)) for curve in made]
     speeds = [float(f"{rate / min(rates):.4g}") for rate in rates]
     faster = tuple(replace(device, speed=speed) for device, speed in zip(cluster.devices, speeds, strict=True))
-    return replace(cluster, devices=faster, declared=True), made
+    return replace(linked(cluster, links), devices=faster, declared=True), made
 
 
 def to_json(made: Sequence[GraphCurve]) -> str:
@@ -112,13 +116,12 @@ def _prepared(config: GnnConfig, device: jax.Device, vertices: int, edges: int) 
     return lambda: jax.block_until_ready(compiled(*inputs))
 
 
-def _fitted(guess: GraphCurve, sizes: Sequence[tuple[int, int]], seconds: Sequence[float]) -> GraphCurve:
-    """The curve through the samples; halos as they were guessed, in units of edges."""
+def _fitted(guess: GraphCurve, sizes: Sequence[tuple[int, int]], seconds: Sequence[float], halo: float) -> GraphCurve:
+    """The curve through the samples; a halo row takes what its message does, and is used as it was guessed."""
     rows = np.array([(1.0, vertices, edges) for vertices, edges in sizes]) / np.array(seconds)[:, None]
     scale = np.linalg.norm(rows, axis=0)
     fixed, vertex, edge = nnls(rows / scale, np.ones(len(rows)))[0] / scale
     least = min(seconds) / sum(max(sizes))  # noise may hide a part: no work is free
     vertex, edge = max(float(vertex), 1e-3 * least), max(float(edge), 1e-3 * least)
-    return GraphCurve(
-        network=guess.network, fixed=float(fixed), vertex=vertex, edge=edge, halo=guess.halo * edge / guess.edge
-    )
+    used = guess.halo * edge / guess.edge
+    return GraphCurve(network=guess.network, fixed=float(fixed), vertex=vertex, edge=edge, halo=halo + used)

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from models.gnn import losses
 from models.gnn.layout import Rows
 from models.gnn.slots import Slots
-from sharding.hops import GraphLayout, SampleHop, Structure
+from sharding.hops import GraphLayout, SampleHop, Structure, local
 from sharding.placement import Placement
 from training.graphs import checks
 from training.graphs.spread import Entry, Named, Part, Tree, training_labels
@@ -32,11 +33,13 @@ class SampleSpread:
         part: the graph.
         seeds: of each device in a step.
         fanouts: neighbours of a row, from the seeds outwards; one for each layer.
+        ends: seeds of a pair where links are predicted: its ends, and those without an edge to the first; 0 for labels.
     """
 
     part: Part
     seeds: tuple[int, ...]
     fanouts: tuple[int, ...]
+    ends: int = 0
 
     @property
     def sizes(self) -> dict[str, np.ndarray]:
@@ -121,7 +124,21 @@ class SampleSpread:
             hops.append(hop)
         layout = GraphLayout(placement=placement, hops=tuple(hops[::-1]))
         features = common["features"][jnp.maximum(ids, 0)]
-        return Entry(layout, features, labels)
+        if not self.ends:
+            return Entry(layout, features, labels)
+
+        def loss(outputs_NK: jax.Array) -> jax.Array:
+            both: jax.Array = local(placement, self._of_pairs, "N K, N -> T")((), outputs_NK, own["seeds"])
+            return both
+
+        return Entry(layout, features, labels, loss)
+
+    def _of_pairs(self, _: Any, outputs_NK: jax.Array, seeds_N: jax.Array) -> jax.Array:
+        """Sum and weight of the loss of own pairs."""
+        pairs = len(seeds_N) // self.ends  # a row of padding is none
+        ends_PQK = outputs_NK[: pairs * self.ends].reshape(pairs, self.ends, outputs_NK.shape[1])
+        known_P = seeds_N[: pairs * self.ends : self.ends] >= 0
+        return jnp.stack(losses.links(losses.link_scores(ends_PQK, outputs_NK.shape[1]), known_P))
 
     def _view(self, arrays: dict[str, jax.Array], _: int) -> Slots:
         return Slots(

@@ -3,7 +3,7 @@
 Legend: D devices, N own rows, R relations, A all vertices, F features.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -85,11 +85,13 @@ class Entry(NamedTuple):
         layout: where edges are.
         features: of the rows before the first hop, [N, F].
         labels: of the outputs, for training; -1 or NaN is none.
+        loss: sum and weight [2] of the loss of the outputs, where it is not one of labels.
     """
 
     layout: GraphLayout
     features: jax.Array
     labels: jax.Array
+    loss: Callable[[jax.Array], jax.Array] | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -138,7 +140,8 @@ class Part:
 def training_labels(graph: Graph | GraphSet, ids: np.ndarray) -> np.ndarray:
     """Labels to train on of vertices or graphs; -1 or NaN where there is none."""
     labels = graph.labels
-    assert labels is not None, "refused before"
+    if labels is None:
+        return np.full(len(ids), -1, np.int32)
     train = np.full_like(labels, -1 if labels.dtype.kind == "i" else np.nan)
     train[graph.train] = labels[graph.train]
     return train[ids]

@@ -20,7 +20,7 @@ from models.gnn.config import GnnConfig
 from sharding import rules
 from sharding.hops import local
 from sharding.weights import pieces
-from training.graphs.spread import Named, Spread
+from training.graphs.spread import Entry, Named, Spread
 from training.trainable import Trainable, on_mesh, put
 
 RULES: rules.Rules = (("kernel", -2, 2), ("bias", -1, 1), ("scale", -1, 1))
@@ -35,7 +35,7 @@ class GraphProgram(Trainable):
     Args:
         config: the network.
         spread: who has which part.
-        task: `classification` or `regression`.
+        task: `classification` or `regression`, of labels.
         seed: of dropout and of samples.
         direct: how weights travel, see `sharding.collectives`.
         mesh, placement, optimizer, dtype: see `Trainable`; the placement's weights are set here.
@@ -93,8 +93,8 @@ class GraphProgram(Trainable):
         own, shards = self._own(batch, own), self._shards(params)
 
         def loss(shards: Any) -> tuple[jax.Array, jax.Array]:
-            outputs, labels = self._forward(shards, own, common, key, training=True)
-            both = local(self.placement, self._loss, f"{self._unit} K, {self._unit} -> P")((), outputs, labels)
+            outputs, entry = self._forward(shards, own, common, key, training=True)
+            both = self._of_labels(outputs, entry.labels) if entry.loss is None else entry.loss(outputs)
             return both[0], both[1]
 
         (total, weight), grads = jax.value_and_grad(loss, has_aux=True)(shards)
@@ -109,12 +109,19 @@ class GraphProgram(Trainable):
 
     def _forward(
         self, shards: Any, own: Inputs, common: Inputs, key: jax.Array, training: bool
-    ) -> tuple[jax.Array, jax.Array]:
-        """Outputs of own rows, and their labels."""
+    ) -> tuple[jax.Array, Entry]:
+        """Outputs of own rows, and what they were made from."""
         entry = self.spread.enter(self.placed(self.direct), own, common, jax.random.fold_in(key, 0))
         dropout = jax.random.fold_in(key, 1) if training and self.config.dropout else None
         outputs = network.outputs(self.config, shards, entry.features, entry.layout, key=dropout)
-        return outputs, entry.labels
+        return outputs, entry
+
+    def _of_labels(self, outputs_NK: jax.Array, labels_N: jax.Array) -> jax.Array:
+        """Sum and weight of the loss, [2]."""
+        both: jax.Array = local(self.placement, self._loss, f"{self._unit} K, {self._unit} -> T")(
+            (), outputs_NK, labels_N
+        )
+        return both
 
     def _loss(self, _: Any, outputs_NK: jax.Array, labels_N: jax.Array) -> jax.Array:
         """Sum and weight, [2]."""

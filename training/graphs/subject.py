@@ -14,12 +14,14 @@ from meshes.graph_planner import owners as owners_of
 from meshes.graph_planner import plan_graph
 from meshes.graph_workload import GraphWorkload
 from meshes.job import Job
+from meshes.minimax import shares_minimax
 from meshes.partition import Edges
 from meshes.table import count
 from training import setup
 from training.config import TrainConfig
 from training.graphs import baselines
 from training.graphs.graph import Graph, GraphSet, both_ways
+from training.graphs.links import JUDGED, Links, chance, split
 from training.graphs.load import load
 
 if TYPE_CHECKING:
@@ -48,7 +50,10 @@ class Graphs:
         self.config = config
         self.curves: tuple[GraphCurve, ...] | None = None
         data = load(config.data, config.seed)
-        if data.labels is None or not len(data.train):
+        self.links = _links(config, data)
+        if self.links is not None:
+            data = self.links.graph
+        elif data.labels is None or not len(data.train):
             raise UsageError(f"{data.name} has nothing to train on: give labels, and some of them to train")
         self.data: Graph | GraphSet = both_ways(data) if isinstance(data, Graph) and config.edges == "both" else data
 
@@ -61,7 +66,9 @@ class Graphs:
     def notes(self) -> Sequence[str]:
         """Sizes of the data."""
         data = self.data
-        parts = f"{len(data.train):,} to train on, {len(data.valid):,} held out, {len(data.test):,} for the test"
+        of = data if self.links is None else self.links
+        parts = f"{len(of.train):,} to train on, {len(of.valid):,} held out, {len(of.test):,} for the test"
+        parts = parts if self.links is None else f"pairs with an edge: {parts}"
         size = f"{data.vertices:,} vertices, {data.edges:,} edges of {count(len(data.relation_names), 'type')}"
         many = f"{data.graphs:,} graphs, " if isinstance(data, GraphSet) else ""
         return [f"{data.name}: {many}{size}, {data.features.shape[1]} features; {parts}"]
@@ -75,6 +82,7 @@ class Graphs:
         if isinstance(data, GraphSet):
             mean = {name: max(1, round(count / data.graphs)) for name, count in mean.items()}
         sampled = whole and bool(config.fanouts)
+        seeds = min(config.seeds, len(data.train)) if self.links is None else self._pairs
         return GraphWorkload(
             model=config.model,
             layers=config.layers,
@@ -87,10 +95,12 @@ class Graphs:
             relations=len(data.relation_names) if config.model in ("rgcn", "hgt") else 1,
             kinds=len(data.kind_names),
             bases=config.bases,
+            aggregate=config.aggregate,
             hidden=config.d_ff,
             level="vertex" if whole else "graph",
             graphs=0 if whole else config.batch_size,
-            seeds=min(config.seeds, len(data.train)) if sampled else 0,
+            seeds=seeds if sampled else 0,
+            ends=1 if self.links is None else 2 + config.negatives,
             fanouts=tuple(config.fanouts or ()) if sampled else (),
             compute_bytes={"float32": 4, "bfloat16": 2}[config.dtype],
             remat=config.remat,
@@ -98,8 +108,14 @@ class Graphs:
 
     @property
     def outputs(self) -> int:
-        """Classes, or one value."""
-        return max(1, len(self.data.classes))
+        """Classes, or one value, or the channels of an embedding."""
+        return max(1, len(self.data.classes)) if self.links is None else self.config.d_model
+
+    @property
+    def _pairs(self) -> int:
+        """Pairs with an edge in a step."""
+        assert self.links is not None
+        return min(self.config.links, len(self.links.train))
 
     def plan(self, cluster: Cluster, owners: Sequence[int] = ()) -> GraphPlan:
         """The plan of `--plan`, or the planner's."""
@@ -171,27 +187,46 @@ class Graphs:
 
         return [*describe(program), *program.spread.notes()]
 
-    def feed(self, program: "GraphProgram", plan: GraphPlan, done: int, place: dict[str, Any] | None) -> "GraphFeed":
+    def feed(
+        self, program: "GraphProgram", plan: GraphPlan, done: int, place: dict[str, Any] | None
+    ) -> "GraphFeed[Any]":
         """Batches from the first step on, or from a checkpoint's place."""
         from training.graphs.feed import GraphFeed
+        from training.graphs.link_feed import LinkFeed, PairOrder
 
-        return GraphFeed(program, self.data, self._order(plan, done, place), _costs(plan))
+        order = self._order(plan, done, place)
+        if self.links is None:
+            return GraphFeed(program, self.data, order, _costs(plan))
+        pairs = PairOrder(links=self.links, order=order, negatives=self.config.negatives)
+        return LinkFeed(program, self.data, pairs, _costs(plan))
 
     def comparer(self, job: Job, plan: GraphPlan, devices: "list[jax.Device]") -> "Comparer | None":
         """None: graph networks are not timed beside the steps."""
         return None
 
-    def finish(self, program: "GraphProgram", feed: "GraphFeed", state: "State", reporter: "Reporter") -> None:
+    def finish(self, program: "GraphProgram", feed: "GraphFeed[Any]", state: "State", reporter: "Reporter") -> None:
         """Metrics on the test part, beside what is reached without a network."""
-        data = self.data
-        if not len(data.test):
+        count = len(feed.held("test"))
+        if not count:
             return
-        found = feed.score(state, data.test)
+        found = feed.score(state, "test")
         assert found is not None
-        measure = "accuracy" if data.classes else "mean absolute error"
         said = "  ".join(f"{key} {value:.4f}" for key, value in found.items())
-        reporter.say(f"test  {said} over {len(data.test)} {feed.unit}")
-        reporter.say(
+        reporter.say(f"test  {said} over {count} {feed.unit}")
+        reporter.say(self._without_network(feed))
+
+    def _without_network(self, feed: "GraphFeed[Any]") -> str:
+        from training.graphs.link_feed import LinkFeed
+
+        data = self.data
+        if isinstance(feed, LinkFeed):
+            alone = feed.without_network("test")
+            return (
+                f"without a network, test roc_auc: 0.5000 by chance, {alone['roc_auc']:.4f} by features alone;"
+                f" mrr among {JUDGED}: {chance(JUDGED):.4f} by chance, {alone['mrr']:.4f} by features alone"
+            )
+        measure = "accuracy" if data.classes else "mean absolute error"
+        return (
             f"without a network, test {measure}: {baselines.majority(data):.4f} by the commonest value,"
             f" {baselines.features_alone(data):.4f} by features alone"
         )
@@ -232,8 +267,10 @@ class Graphs:
         from training.graphs.feed import Order
 
         size = sum(plan.seeds) if plan.parallel == "sample" else sum(plan.graphs)
-        data = self.data
-        order = Order(ids=data.train, size=size, seed=self.config.seed, fingerprint=data.fingerprint, name=data.name)
+        data, ids = self.data, self.data.train
+        if self.links is not None:
+            size, ids = self._pairs, np.arange(len(self.links.train))
+        order = Order(ids=ids, size=size, seed=self.config.seed, fingerprint=data.fingerprint, name=data.name)
         return order if place is None else order.resumed(place, done)
 
     def _spread(
@@ -241,6 +278,7 @@ class Graphs:
     ) -> "Spread":
         from sharding.collectives import better_direct
         from training.graphs.feature import FeatureSpread
+        from training.graphs.paired import PairedSpread
         from training.graphs.sample import SampleSpread
         from training.graphs.spread import Part
         from training.graphs.vertex import VertexSpread
@@ -250,12 +288,23 @@ class Graphs:
         forms = {"ragged": devices[0].platform in RAGGED_BACKENDS, "direct": better_direct(devices)}
         if plan.parallel == "vertex":
             owner = owners_of(plan, self.edges)
-            return VertexSpread(part=part, owner=owner, devices=len(devices), **forms)
+            vertex = VertexSpread(part=part, owner=owner, devices=len(devices), **forms)
+            return vertex if self.links is None else PairedSpread(graph=vertex, lanes=self._lanes(plan))
         if plan.parallel == "feature":
-            return FeatureSpread(part=part, vertices=plan.vertices, lanes=plan.lanes, **forms)
+            feature = FeatureSpread(part=part, vertices=plan.vertices, lanes=plan.lanes, **forms)
+            return feature if self.links is None else PairedSpread(graph=feature, lanes=plan.lanes)
         if plan.parallel == "sample":
-            return SampleSpread(part=part, seeds=plan.seeds, fanouts=plan.workload.fanouts)
+            ends = 0 if self.links is None else plan.workload.ends
+            seeds = tuple(max(1, ends) * own for own in plan.seeds)
+            return SampleSpread(part=part, seeds=seeds, fanouts=plan.workload.fanouts, ends=ends)
         return self._batches(part, plan, done, place)
+
+    def _lanes(self, plan: GraphPlan) -> tuple[int, ...]:
+        """Lanes in which the devices of a vertex plan score pairs: as their vertices."""
+        heads = self.config.heads
+        return shares_minimax(
+            heads, [max(1, own) for own in plan.vertices], [heads * bool(own) for own in plan.vertices]
+        )
 
     def _batches(self, part: "Part", plan: GraphPlan, done: int, place: dict[str, Any] | None) -> "BatchSpread":
         """Room for every batch of the run, evaluations included."""
@@ -273,6 +322,15 @@ class Graphs:
                     yield partly_dealt(data, ids[start : start + order.size], plan.graphs, costs)
 
         return fitted(part, data, deals(), plan.graphs)
+
+
+def _links(config: TrainConfig, data: Graph | GraphSet) -> Links | None:
+    """The pairs to predict, if `--task` or the data want links."""
+    if config.task == "labels" or (config.task == "auto" and (data.labels is not None or isinstance(data, GraphSet))):
+        return None
+    if isinstance(data, GraphSet):
+        raise UsageError(f"--task links is for one graph, {data.name} has {data.graphs}: use --task labels")
+    return split(data, config.seed)
 
 
 def _costs(plan: GraphPlan) -> tuple[float, float]:

@@ -12,10 +12,9 @@ import jax
 import numpy as np
 
 from models.gnn import buckets
-from sharding import exchange
-from sharding.exchange import Exchange
 from sharding.hops import GraphLayout, Structure, VertexHop, no_edges
 from sharding.placement import Placement
+from training.graphs.halo import Halo
 from training.graphs.spread import Entry, Named, Part, Tree, of_rows, padding_note, whole
 
 
@@ -36,17 +35,21 @@ class Bucketed(NamedTuple):
     sizes: dict[str, np.ndarray]
     padding: float
 
+    def structure(self, leaves: Any) -> Structure:
+        """The edges of a device."""
+        return Structure(arrays=jax.tree.unflatten(self.tree, leaves), axes=self.axes, view_of=whole)
 
-def bucketed(found: Sequence[buckets.Buckets]) -> Bucketed:
-    """The buckets of one device after the other."""
-    axes, tree = found[0].axes(), jax.tree.structure(found[0])
+
+def bucketed(found: Sequence[buckets.Buckets], suffix: str = "") -> Bucketed:
+    """The buckets of one device after the other; the suffix tells their axes from those of others."""
+    axes = tuple(" ".join(f"{name}{suffix}" for name in names.split()) for names in found[0].axes())
     leaves = zip(*(jax.tree.leaves(one) for one in found), strict=True)
     named = [Named(parts=tuple(parts), axes=names) for parts, names in zip(leaves, axes, strict=True)]
     sizes = [one.sizes() for one in found]
-    together = {name: np.array([[size[name] for size in sizes]]) for name in sizes[0]}
+    together = {f"{name}{suffix}": np.array([[size[name] for size in sizes]]) for name in sizes[0]}
     slots = [one.arriving.total_slots + one.leaving.total_slots for one in found]
     unused = sum(one.padding_share * count for one, count in zip(found, slots, strict=True))
-    return Bucketed(named, axes, tree, together, unused / max(sum(slots), 1))
+    return Bucketed(named, axes, jax.tree.structure(found[0]), together, unused / max(sum(slots), 1))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,82 +71,71 @@ class VertexSpread:
 
     def rows(self) -> list[np.ndarray]:
         """Own vertices; a device without any has a row of padding, that nothing arrives at."""
-        own = (np.flatnonzero(self.owner == device) for device in range(self.devices))
-        return [ids if len(ids) else np.array([-1]) for ids in own]
+        return self.halo.rows
 
     def notes(self) -> list[str]:
-        """Padding of buckets."""
-        return [] if self._has_states else [padding_note(self._buckets.padding)]
+        """What travels, and the padding of buckets."""
+        return [self.halo.note(), *([] if self._has_states else [padding_note(self._buckets.padding)])]
 
     @cached_property
-    def edges(self) -> list[np.ndarray]:
-        """Numbers of the edges of each device."""
-        owner = self.owner[self.part.graph.receivers]
-        return [np.flatnonzero(owner == device) for device in range(self.devices)]
-
-    @cached_property
-    def halos(self) -> list[np.ndarray]:
-        """Vertices of others that own edges come from."""
-        found = []
-        for device, edges in enumerate(self.edges):
-            senders = np.unique(self.part.graph.senders[edges])
-            found.append(senders[self.owner[senders] != device])
-        return found
-
-    @cached_property
-    def ends(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Rows at the ends of each device's edges: among own rows and halo, and among own rows."""
-        graph, place, found = self.part.graph, np.zeros(len(self.owner), np.int32), []
-        rows = self.rows()
-        for ids in rows:
-            place[ids[ids >= 0]] = np.arange(np.sum(ids >= 0))
-        for device, edges in enumerate(self.edges):
-            senders = graph.senders[edges]
-            away = len(rows[device]) + np.searchsorted(self.halos[device], senders)
-            local = np.where(self.owner[senders] == device, place[senders], away)
-            found.append((local.astype(np.int32), place[graph.receivers[edges]]))
-        return found
-
-    @cached_property
-    def halo(self) -> Exchange:
-        """From own rows to own rows and halo."""
-        have = [ids[ids >= 0] for ids in self.rows()]
-        want = [np.concatenate(pair) for pair in zip(have, self.halos, strict=True)]
-        return exchange.build([have], [want], ragged=self.ragged, direct=self.direct)
+    def halo(self) -> Halo:
+        """Rows and sums of other devices."""
+        return Halo(part=self.part, owner=self.owner, devices=self.devices, ragged=self.ragged, direct=self.direct)
 
     @cached_property
     def _buckets(self) -> Bucketed:
-        found = []
-        for edges, (senders, receivers), rows, halo in zip(self.edges, self.ends, self.rows(), self.halos, strict=True):
-            relations, R = self.part.relations[edges], self.part.degree.shape[1]
-            sources, targets = len(rows) + len(halo), len(rows)
-            found.append(
-                buckets.build(senders, receivers, relations, sources=sources, targets=targets, num_relations=R)
-            )
+        """Edges that arrive at own rows."""
+        halo, R, found = self.halo, self.part.degree.shape[1], []
+        for ends, rows, reached in zip(halo.ends, halo.rows, self._reached, strict=True):
+            found.append(buckets.build(*ends, sources=reached, targets=len(rows), num_relations=R))
         return bucketed(found)
+
+    @cached_property
+    def _sums(self) -> Bucketed | None:
+        """Edges from own rows to own sums; None where no device makes any."""
+        halo = self.halo
+        if not len(halo.sums.targets):
+            return None
+        found = []
+        for ends, rows, made in zip(halo.added, halo.rows, halo.made, strict=True):
+            found.append(buckets.build(*ends, sources=len(rows), targets=len(made)))
+        return bucketed(found, "_sum")
+
+    @cached_property
+    def _reached(self) -> list[int]:
+        """Rows that own edges come from, on each device."""
+        halo = self.halo
+        return [sum(map(len, three)) for three in zip(halo.rows, halo.away, halo.received, strict=True)]
 
     @property
     def sizes(self) -> dict[str, np.ndarray]:
-        """Own rows, rows that own edges come from, and those of buckets or edges."""
-        own = np.array([[len(ids) for ids in self.rows()]])
-        found = {"N": own, "U": own + np.array([[len(halo) for halo in self.halos]])}
+        """Own rows, rows that own edges come from, own rows and sums, and those of buckets or edges."""
+        halo = self.halo
+        own = np.array([[len(ids) for ids in halo.rows]])
+        found = {"N": own, "U": np.array([self._reached])}
         if self._has_states:
-            return found | {"E": np.array([[len(edges) for edges in self.edges]])}
+            return found | {"E": np.array([[len(edges) for edges in halo.edges]])}
+        if self._sums is not None:
+            found |= {"H": own + np.array([[len(made) for made in halo.made]])} | self._sums.sizes
         return found | self._buckets.sizes
 
     @property
     def named(self) -> Tree:
         """Facts, exchange tables, and the edges: as buckets, or flat where edges have states."""
-        found: dict[str, Any] = dict(self.part.facts(self.rows()))
+        halo, found = self.halo, dict(self.part.facts(self.halo.rows))
         if not self._has_states:
-            return found | {"edges": self._buckets.named}
-        order = [np.argsort(receivers, kind="stable") for _, receivers in self.ends]
+            sums = {} if self._sums is None else {"sums": self._sums.named}
+            return found | {"edges": self._buckets.named} | sums
+        order = [np.argsort(ends.receivers, kind="stable") for ends in halo.ends]
         features = self.part.graph.edge_features
-        parts = [(s[o], r[o], features[e[o]]) for (s, r), e, o in zip(self.ends, self.edges, order, strict=True)]
+        parts = [
+            (ends.senders[o], ends.receivers[o], features[e[o]])
+            for ends, e, o in zip(halo.ends, halo.edges, order, strict=True)
+        ]
         senders, receivers, states = (tuple(column) for column in zip(*parts, strict=True))
         counts = [
-            (np.array([len(r), 0] if r[0] >= 0 else [0, len(r)], np.int32), np.array([len(e), 0], np.int32))
-            for r, e in zip(self._reached(), self.edges, strict=True)
+            (np.array([r, 0] if rows[0] >= 0 else [0, r], np.int32), np.array([len(e), 0], np.int32))
+            for rows, r, e in zip(halo.rows, self._reached, halo.edges, strict=True)
         ]
         return found | {
             "senders": Named(parts=senders, axes="E"),
@@ -160,22 +152,20 @@ class VertexSpread:
 
     @property
     def tables(self) -> Tree:
-        """Index tables of the halo, [1, D, ...]."""
-        return self.halo.tables
+        """Index tables of the exchange, [1, D, ...]."""
+        return self.halo.exchange.tables
 
     dealt: ClassVar[Mapping[str, str]] = {}
 
     def enter(self, placement: Placement, own: Tree, common: Tree, key: jax.Array) -> Entry:
-        """Hops that fetch the halo."""
+        """Hops that fetch rows and sums of other devices."""
         facts = of_rows(own)
         if self._has_states:
             structure = Structure(arrays=(), axes=(), view_of=whole)
             ends = tuple(own[name] for name in ("senders", "receivers", "n_node", "n_edge"))
             edges = own["states"]
         else:
-            arrays = jax.tree.unflatten(self._buckets.tree, own["edges"])
-            structure, ends = Structure(arrays=arrays, axes=self._buckets.axes, view_of=whole), ()
-            edges = no_edges()
+            structure, ends, edges = self._buckets.structure(own["edges"]), (), no_edges()
         hop = VertexHop(
             placement=placement,
             structure=structure,
@@ -183,8 +173,9 @@ class VertexSpread:
             target=facts,
             relations=self.part.degree.shape[1],
             ends=ends,
-            halo=self.halo,
+            halo=self.halo.exchange,
             tables=own["tables"],
+            sums=None if self._sums is None else self._sums.structure(own["sums"]),
         )
         layers = self.part.config.layers
         # A row of padding is a graph of its own.
@@ -194,6 +185,3 @@ class VertexSpread:
     @property
     def _has_states(self) -> bool:
         return self.part.config.model == "graphnet"
-
-    def _reached(self) -> list[np.ndarray]:
-        return [np.concatenate(pair) for pair in zip(self.rows(), self.halos, strict=True)]

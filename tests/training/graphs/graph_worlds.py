@@ -32,12 +32,11 @@ def config(model: str, **changes: Any) -> GnnConfig:
         width=8,
         heads=4,
         inputs=FEATURES,
-        outputs=CLASSES,
         relations=RELATIONS,
         kinds=KINDS,
         edge_features=2,
         bases=2,
-        **changes,
+        **{"outputs": CLASSES, **changes},
     )
 
 
@@ -108,8 +107,26 @@ def alone(of: GnnConfig, data: Graph | GraphSet, ids: np.ndarray, rewired: int |
     return float(total), grads
 
 
+def alone_on_links(of: GnnConfig, data: Graph, ends_PQ: np.ndarray, rewired: int | None = None) -> tuple[float, Any]:
+    """As `alone`, of pairs: the first two ends of each have an edge, the first and each other have none."""
+    senders = data.senders.astype(np.int32)
+    if rewired is not None:
+        senders[rewired] = (senders[rewired] + 1) % data.vertices
+    total, grads = _compiled(of, data, links=True)(senders, ends_PQ.astype(np.int32))
+    return float(total), grads
+
+
+def _of_links(outputs_NK: jax.Array, ends_PQ: jax.Array) -> jax.Array:
+    first_PK, scale = outputs_NK[ends_PQ[:, 0]], outputs_NK.shape[1] ** -0.5
+    losses = [
+        jax.nn.softplus((-1.0 if q == 1 else 1.0) * scale * jnp.sum(first_PK * outputs_NK[ends_PQ[:, q]], axis=1))
+        for q in range(1, ends_PQ.shape[1])
+    ]
+    return jnp.sum(jnp.stack(losses))
+
+
 @functools.cache
-def _compiled(of: GnnConfig, data: Graph | GraphSet) -> Any:
+def _compiled(of: GnnConfig, data: Graph | GraphSet, links: bool = False) -> Any:
     part, params = Part(graph=data, config=of), jax.jit(functools.partial(network.init, of))(jax.random.key(0))
     counts: dict[str, Any] = {}
     if isinstance(data, GraphSet):
@@ -127,7 +144,8 @@ def _compiled(of: GnnConfig, data: Graph | GraphSet) -> Any:
             edges_EA=jnp.asarray(data.edge_features),
             **counts,
         )
-        return losses.classification(network.outputs(of, params, jnp.asarray(data.features), whole), labels)[0]
+        outputs = network.outputs(of, params, jnp.asarray(data.features), whole)
+        return _of_links(outputs, labels) if links else losses.classification(outputs, labels)[0]
 
     run = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)
     return lambda senders, labels: run(params, jnp.asarray(senders), jnp.asarray(labels))

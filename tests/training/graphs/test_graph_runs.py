@@ -44,7 +44,24 @@ def test_the_karate_club_trains_on_four_devices(environment: dict[str, str], tmp
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", ["--graph-parallel vertex", "--fanouts 3,2 --seeds 8 --graph-parallel sample"])
+def test_links_of_the_karate_club_on_four_devices(environment: dict[str, str], tmp_path: Path) -> None:
+    said = succeed(environment, *flags(f"--model gcn --task links --data karate --steps 12 {FOUR}", tmp_path / "run"))
+    for expected in ("pairs with an edge: 62 to train on", "vertex parallelism", "by chance", "held-out loss", "mrr"):
+        assert expected in said
+    found = metrics(tmp_path / "run")
+    assert found[-1]["loss"] < found[0]["loss"] and found[0]["pairs"] == 2 * 62
+
+
+WAYS = [
+    "--graph-parallel vertex",
+    "--graph-parallel sample --fanouts 3,2 --seeds 8",
+    "--graph-parallel feature --task links --links 20",
+    "--graph-parallel sample --fanouts 3,2 --task links --links 20 --negatives 2",
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", WAYS)
 def test_a_resume_on_other_devices_goes_on(way: str, environment: dict[str, str], tmp_path: Path) -> None:
     given = f"--model sage --dropout 0.2 --data {save(tmp_path / 'graph.npz')} {way} --seed 3"
     succeed(environment, *flags(f"{given} --steps 8 {FOUR}", tmp_path / "straight"))
@@ -92,6 +109,8 @@ BAD = {
     "batch of one graph": ("--data {graph} --graph-parallel batch", "batch"),
     "dropout": ("--data {graph} --dropout 1", "--dropout 1: must be at least 0 and below 1"),
     "width and heads": ("--data {graph} --d-model 9", "--d-model 9 is not a multiple of --heads 4"),
+    "links of labels": ("--data {graph} --model transformer --task links", "--task: for graph networks"),
+    "no negatives": ("--data {graph} --task links --negatives 0", "--negatives 0"),
     "picture": ("--data {graph} --plan-picture a.png", "--plan-picture a.png"),
     "states of edges in lanes": ("--data {graph} --model graphnet --graph-parallel feature", "use vertex"),
 }

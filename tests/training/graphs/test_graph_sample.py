@@ -116,6 +116,6 @@ def test_an_epoch_and_its_evaluation_compile_once() -> None:
     outputs = built.output_step()
     feed._run = outputs
     assert len(graph.valid) % order.size  # the last batch is not full
-    scored = feed.score(state, graph.valid)
+    scored = feed.score(state, "valid")
     assert scored is not None and np.isfinite(scored["loss"])
     assert outputs._cache_size() == 1  # type: ignore[attr-defined]
