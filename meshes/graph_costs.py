@@ -29,8 +29,9 @@ class GraphCurve:
         fixed: of a step, whatever its size.
         vertex: of each vertex.
         edge: of each arriving edge, on all lanes.
-        halo: of each row that another device sends, to take it in and to send its gradient back.
+        halo: of each row that another device sends, to use it as it came.
         train: of each training vertex, for the loss.
+        byte: of the device's own for each byte that a link brings it, to pick, pack and unpack it.
     """
 
     network: str
@@ -39,6 +40,7 @@ class GraphCurve:
     edge: float
     halo: float
     train: float = 0.0
+    byte: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -198,6 +200,7 @@ class Costs:
         """
         dense = self.rates("vertex") * portions.vertices + self.rates("train") * portions.train
         dense += self.rates("fixed") * (portions.vertices + portions.edges > 0)
+        dense += self.rates("byte") * self._brought(portions)
         sparse = self.rates("edge") * portions.edges + self.rates("halo") * portions.halo
         work = np.stack([dense, sparse]) if portions.phases else (dense + sparse)[None]
         found: np.ndarray = work * self.slowdown(alike=alike)
@@ -215,10 +218,9 @@ class Costs:
         Weights are gathered in the compute dtype once a step, float32 gradients are scattered.
         """
         work, grid = self.workload, self._grid
-        passes = 2 + (work.remat == "layer")
-        rows = passes * work.layers * portions.busiest * work.row_bytes / float(grid.bandwidth[0])
-        turns = passes * work.layers * portions.rounds * float(grid.latency[0])
-        weights = float(collective_seconds(grid, work.parameters * (work.compute_bytes + FLOAT), 2)[0])
+        rows = self._row_bytes(portions) / float(grid.bandwidth[0])
+        turns = self._passes * work.layers * portions.rounds * float(grid.latency[0])
+        weights = float(collective_seconds(grid, self._weight_bytes, 2)[0])
         sums = 2 * SUMS * (len(self.curves) - 1) * grid.mesh_latency
         return rows + turns + weights + sums
 
@@ -254,6 +256,22 @@ class Costs:
     def limit(self) -> np.ndarray:
         """Bytes that each device has, infinite if unlimited [M]."""
         return self._grid.limit[0]
+
+    def _brought(self, portions: Portions) -> float:
+        """Bytes that links bring the busiest device in a step."""
+        devices = len(self.curves)
+        return self._row_bytes(portions) + self._weight_bytes * (devices - 1) / devices
+
+    def _row_bytes(self, portions: Portions) -> float:
+        return self._passes * self.workload.layers * portions.busiest * self.workload.row_bytes
+
+    @property
+    def _weight_bytes(self) -> float:
+        return self.workload.parameters * (self.workload.compute_bytes + FLOAT)
+
+    @property
+    def _passes(self) -> int:
+        return 2 + (self.workload.remat == "layer")
 
     @cached_property
     def _grid(self) -> Grid:

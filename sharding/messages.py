@@ -35,7 +35,7 @@ def exchanging(devices: Sequence[jax.Device], rows: int, *, direct: bool, what: 
     """
     count = len(devices)
     width = WIDTH if what == "weights" else MATRICES * WIDTH
-    ids = [np.arange(device * rows, (device + 1) * rows) for device in range(count)]
+    ids = [np.arange(device, count * rows, count) for device in range(count)]  # dealt in turn, as tokens are
     moves = exchange.build([ids], [[np.arange(count * rows)] * count], direct=direct)
     sharding = WeightSharding(AXIS, count, direct=direct)
 

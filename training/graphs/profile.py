@@ -56,8 +56,7 @@ def curves(
     links, own = exchanges.measured(job)
     control.throttle(False)
     guesses = estimated(cluster, workload)
-    brought = 2 * workload.layers * workload.halo_bytes  # bytes of a halo row, forward and backward
-    made = tuple(_fitted(guess, sizes, found[str(n)], own[n].rows * brought) for n, guess in enumerate(guesses))
+    made = tuple(_fitted(guess, sizes, found[str(n)], own[n].rows) for n, guess in enumerate(guesses))
     rates = [1 / (curve.vertex * workload.vertices + curve.edge * max(workload.edges, 1)) for curve in made]
     speeds = [float(f"{rate / min(rates):.4g}") for rate in rates]
     faster = tuple(replace(device, speed=speed) for device, speed in zip(cluster.devices, speeds, strict=True))
@@ -116,12 +115,12 @@ def _prepared(config: GnnConfig, device: jax.Device, vertices: int, edges: int) 
     return lambda: jax.block_until_ready(compiled(*inputs))
 
 
-def _fitted(guess: GraphCurve, sizes: Sequence[tuple[int, int]], seconds: Sequence[float], halo: float) -> GraphCurve:
-    """The curve through the samples; a halo row takes what its message does, and is used as it was guessed."""
+def _fitted(guess: GraphCurve, sizes: Sequence[tuple[int, int]], seconds: Sequence[float], byte: float) -> GraphCurve:
+    """The curve through the samples; halos as they were guessed, in units of edges."""
     rows = np.array([(1.0, vertices, edges) for vertices, edges in sizes]) / np.array(seconds)[:, None]
     scale = np.linalg.norm(rows, axis=0)
     fixed, vertex, edge = nnls(rows / scale, np.ones(len(rows)))[0] / scale
     least = min(seconds) / sum(max(sizes))  # noise may hide a part: no work is free
     vertex, edge = max(float(vertex), 1e-3 * least), max(float(edge), 1e-3 * least)
-    used = guess.halo * edge / guess.edge
-    return GraphCurve(network=guess.network, fixed=float(fixed), vertex=vertex, edge=edge, halo=halo + used)
+    halo = guess.halo * edge / guess.edge
+    return GraphCurve(network=guess.network, fixed=float(fixed), vertex=vertex, edge=edge, halo=halo, byte=byte)
