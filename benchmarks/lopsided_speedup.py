@@ -1,8 +1,8 @@
 """Unequal shares against equal ones in processes that really are unequal: context, head and data parallel transformers.
 
-Two processes with CPU shares 3:1, and four with 4:2:1:1; the uneven plan is made of those shares. Even and uneven steps
-alternate in one run; the gain is the ratio of the medians. The ideal is what the integer shares would gain if messages
-and waiting took no time: 2.0.
+Two processes with CPU shares 3:1, and four with 4:2:1:1. The devices are profiled, and the uneven plan is made of what
+was measured. Even and uneven steps alternate in one run; the gain is the ratio of the medians. The ideal is what the
+integer shares would gain if messages and waiting took no time.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from typing import Any
 
 from gains import compare
 from report import Report, flags
-from slowed import VOCAB
+from slowed import VOCAB, profiled
 
 from meshes.cluster import Cluster
 from meshes.plan import Plan
@@ -36,7 +36,7 @@ def config_of(kind: str, quick: bool) -> TrainConfig:
 
 
 def plans(kind: str, config: TrainConfig, cluster: Cluster) -> dict[str, Plan]:
-    """The even plan of a kind, and the one of the devices' shares."""
+    """The even plan of a kind, and the uneven one of the measured devices."""
     work, count = setup.workload(config, VOCAB), len(cluster.devices)
     request: dict[str, Any] = {"placement": "specialized", "kv": "gather"}
     if kind == "data":
@@ -44,7 +44,7 @@ def plans(kind: str, config: TrainConfig, cluster: Cluster) -> dict[str, Plan]:
     else:
         request |= {"data_groups": 1, "attention": kind}
     alike = replace(cluster, devices=tuple(replace(device, speed=1.0) for device in cluster.devices))
-    return {"even": make(alike, work, **request), "uneven": make(cluster, work, **request)}
+    return {"even": make(alike, work, **request), "uneven": make(profiled(cluster, config), work, **request)}
 
 
 def main() -> None:

@@ -77,7 +77,7 @@ class Curves:
 
     Args:
         model: that all were measured with.
-        fixed, token, query, update, bend, byte, row_byte: seconds.
+        fixed, token, query, update, bend, byte, row_byte, key: seconds.
         knee: tokens.
     """
 
@@ -90,6 +90,7 @@ class Curves:
     bend: np.ndarray
     byte: np.ndarray
     row_byte: np.ndarray
+    key: np.ndarray
 
     @staticmethod
     def of(cluster: Cluster, order: np.ndarray) -> "Curves | None":
@@ -182,7 +183,7 @@ def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: 
         token = (1 + again / passes) * token_seconds(curves, division.tokens) + curves.fixed * works
         weights, moved = link_bytes(grid, workload, division)
         token = token + curves.byte * weights + curves.row_byte * moved[:, None]
-        attention = curves.query * tiles
+        attention = curves.query * tiles + curves.key * division.kv_heads * (tiles > 0)
     else:
         token = (passes + again) * rows * workload.token_flops * division.tokens / grid.flops
         # Blockwise attention's backward takes 5 matrix products where the forward takes 2 (Dao, FlashAttention-2).

@@ -22,6 +22,7 @@ class Curve:
         fixed: of a microbatch, whatever its size.
         token: of each token of a row, outside attention.
         query: of each query token in one head, attention to all keys of the row.
+        key: of each key/value head that attention reads, for all keys of the row, however many queries there are.
         update: of the optimizer for each parameter that the device stores, once a step.
         knee: tokens of a row from which on each costs more, where arrays outgrow a cache.
         bend: how much more each of them costs, outside attention.
@@ -38,6 +39,7 @@ class Curve:
     bend: float = 0.0
     byte: float = 0.0
     row_byte: float = 0.0
+    key: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -49,9 +51,9 @@ class Curve:
         if not (self.token > 0 and self.query > 0):
             raise UsageError("a curve takes time for each token and each query: token and query are more than zero")
 
-    def compute(self, tokens: float, rows: float) -> float:
-        """Seconds of a microbatch of so many tokens and query-head rows."""
-        return self.fixed + float(token_seconds(self, np.asarray(tokens))) + self.query * rows
+    def compute(self, tokens: float, rows: float, kv_heads: int = 0) -> float:
+        """Seconds of a microbatch of so many tokens, query-head rows, and key/value heads that they read."""
+        return self.fixed + float(token_seconds(self, np.asarray(tokens))) + self.query * rows + self.key * kv_heads
 
 
 def token_seconds(curve: Any, tokens: np.ndarray) -> np.ndarray:
@@ -73,11 +75,13 @@ class Sample:
         tokens: of a row; 0 if only attention was measured.
         rows: query tokens times heads; 0 if attention was left out.
         seconds: of a microbatch.
+        kv_heads: that the rows read.
     """
 
     tokens: int
     rows: int
     seconds: float
+    kv_heads: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +109,8 @@ def fit(model: str, samples: Sequence[Sample], update: float) -> Fit:
         samples: at least two sizes of each segment.
         update: seconds for each parameter.
     """
-    tokens = _line([(s.tokens, s.seconds) for s in samples if s.tokens], "tokens", bends=True)
-    rows = _line([(s.rows, s.seconds) for s in samples if s.rows], "rows", bends=False)
+    tokens = _line([(s.tokens, 0, s.seconds) for s in samples if s.tokens], "tokens", bends=True)
+    rows = _line([(s.rows, s.kv_heads, s.seconds) for s in samples if s.rows], "rows", bends=False)
     curve = Curve(
         model=model,
         fixed=tokens.fixed + rows.fixed,
@@ -115,23 +119,25 @@ def fit(model: str, samples: Sequence[Sample], update: float) -> Fit:
         update=update,
         knee=tokens.knee,
         bend=tokens.bend,
+        key=rows.key,
     )
     return Fit(curve=curve, error=max(tokens.error, rows.error))
 
 
 @dataclass(frozen=True)
 class _Line:
-    """Seconds of a segment: fixed, for each unit, and for each unit beyond a knee; the largest relative error."""
+    """Seconds of a segment: fixed, for each unit, each unit beyond a knee, and each key head; the relative error."""
 
     fixed: float
     each: float
     bend: float
+    key: float
     knee: int
     error: float
 
 
-def _line(measured: Sequence[tuple[int, float]], kind: str, *, bends: bool) -> _Line:
-    sizes = sorted({size for size, _ in measured})
+def _line(measured: Sequence[tuple[int, int, float]], kind: str, *, bends: bool) -> _Line:
+    sizes = sorted({size for size, _, _ in measured})
     if len(sizes) < 2:
         raise ValueError(f"{len(sizes)} sizes of {kind} were measured, a line needs two")
     straight = _through(measured, sizes[-1])
@@ -140,15 +146,16 @@ def _line(measured: Sequence[tuple[int, float]], kind: str, *, bends: bool) -> _
     return best if best.error < straight.error / 2 else straight
 
 
-def _through(measured: Sequence[tuple[int, float]], knee: int) -> _Line:
+def _through(measured: Sequence[tuple[int, int, float]], knee: int) -> _Line:
     """The line that bends at a knee, straight if that is the largest size."""
-    size, seconds = (np.array(column, float) for column in zip(*measured, strict=True))
+    size, heads, seconds = (np.array(column, float) for column in zip(*measured, strict=True))
     beyond = np.maximum(size - knee, 0)
-    design = np.stack([np.ones_like(size), size, beyond], axis=1) / seconds[:, None]
+    design = np.stack([np.ones_like(size), size, beyond, heads], axis=1) / seconds[:, None]
     scale = np.maximum(np.linalg.norm(design, axis=0), np.finfo(float).tiny)
-    fixed, each, bend = nnls(design / scale, np.ones_like(size))[0] / scale
-    if not each:  # noise hides the growth: in proportion to the size, so that no work is free
+    parts = nnls(design / scale, np.ones_like(size))[0] / scale
+    if not parts[1]:  # noise hides the growth: in proportion to the size, so that no work is free
         share = design[:, 1]
-        fixed, each, bend = 0.0, share.sum() / (share**2).sum(), 0.0
-    error = float(np.max(np.abs(design @ (fixed, each, bend) - 1)))
-    return _Line(float(fixed), float(each), float(bend), knee if bend else 0, error)
+        parts = np.array([0.0, share.sum() / (share**2).sum(), 0.0, 0.0])
+    error = float(np.max(np.abs(design @ parts - 1)))
+    fixed, each, bend, key = parts.tolist()
+    return _Line(fixed, each, bend, key, knee if bend else 0, error)

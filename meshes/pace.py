@@ -76,10 +76,11 @@ def paces(grid: Grid, workload: Workload, *, specialized: bool = False, even: bo
 def least_step(grid: Grid, workload: Workload, *, specialized: bool = False) -> float:
     """Seconds of a step that no division of a grid goes below.
 
-    Units have no size, exchanges of attention are free, and curves do not bend.
+    Units have no size, exchanges of attention and reading keys are free, and curves do not bend.
     """
     if grid.curves is not None:
-        grid = replace(grid, curves=replace(grid.curves, bend=np.zeros_like(grid.curves.bend)))
+        free = np.zeros_like(grid.curves.bend)
+        grid = replace(grid, curves=replace(grid.curves, bend=free, key=free))
     rows, shares = workload.seq_len * workload.heads, np.full(grid.shape, workload.seq_len)
     given = paces(grid, workload, specialized=specialized, even=True)
     compute = [pace.tokens.least(workload.seq_len) + pace.rows.least(rows) for pace in given]

@@ -20,7 +20,8 @@ from meshes.workload import Workload
 from training.link_profile import Exchanges, linked
 from training.segments import Run, Segments
 
-Measured = tuple[str, int, Timing]  # of which segment and size
+Size = tuple[str, int, int]  # which segment, tokens or rows or numbers, key/value heads
+Measured = tuple[Size, Timing]
 POORLY_FITTED = 0.1
 
 
@@ -57,7 +58,10 @@ def profile(
     found: dict[str, Any] = {}
     for part in job.exchange("profile", mine):
         found |= part
-    timings = [[(kind, size, Timing(**timing)) for kind, size, timing in found[str(n)]] for n in range(len(devices))]
+    timings = [
+        [((kind, size, heads), Timing(**timing)) for (kind, size, heads), timing in found[str(n)]]
+        for n in range(len(devices))
+    ]
     fits = [_fitted(workload, some) for some in timings]
     links, own = exchanges.measured(job)
     control.throttle(False)
@@ -106,20 +110,21 @@ def _kept(name: str) -> Path:
     return root / "lopsided" / f"{name}.json"
 
 
-def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iterator[tuple[str, int, Run]]:
-    """Compiled segments: what they measure, and of which size."""
-    row, heads = workload.seq_len, workload.heads
+def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iterator[tuple[Size, Run]]:
+    """Compiled segments, with what they measure."""
+    row, heads, group = workload.seq_len, workload.heads, workload.heads // workload.kv_heads
     for tokens in sorted({max(row // part, 1) for part in (8, 4, 2, 1)}):
-        yield "tokens", tokens, segments.tokens(device, tokens)
-    tiles = {(max(row // part, 1), heads) for part in (8, 4, 2, 1)} | {(row, max(heads // 2, 1))}
+        yield ("tokens", tokens, 0), segments.tokens(device, tokens)
+    tiles = {(max(row // part, 1), heads) for part in (8, 4, 2, 1)}
+    tiles |= {(row, max(heads // 2, 1)), (row, group)}  # a row in few heads reads few keys
     for queries, count in sorted(tiles):
-        yield "rows", queries * count, segments.attention(device, queries, (0, count))
+        yield ("rows", queries * count, -(-count // group)), segments.attention(device, queries, (0, count))
     stored = -(-workload.parameters // jax.device_count())
-    yield "update", stored, segments.update(device, stored)
+    yield ("update", stored, 0), segments.update(device, stored)
 
 
-def _measure(runs: Sequence[tuple[str, int, Run]]) -> list[tuple[str, int, dict[str, Any]]]:
-    return [(kind, size, asdict(timed(run))) for kind, size, run in runs]
+def _measure(runs: Sequence[tuple[Size, Run]]) -> list[tuple[Size, dict[str, Any]]]:
+    return [(size, asdict(timed(run))) for size, run in runs]
 
 
 def _profile(
@@ -128,9 +133,9 @@ def _profile(
     notes = []
     for device, some, fitted in zip(cluster.devices, timings, fits, strict=True):
         if device.limits is not None and device.limits.cpu_share is not None:
-            got = statistics.median(timing.share for _, _, timing in some)
+            got = statistics.median(timing.share for _, timing in some)
             notes.append(f"profile: {device.name}: {got:.3f} of a core, {device.limits.cpu_share:g} was asked for")
-        kind, size, noisy = max(some, key=lambda timing: timing[2].spread)
+        (kind, size, _), noisy = max(some, key=lambda timing: timing[1].spread)
         if noisy.noisy:
             notes.append(f"profile: {device.name}: samples of {kind} {size} differ by {noisy.spread:.0%}")
         if fitted.error > POORLY_FITTED:
@@ -148,11 +153,12 @@ def _profile(
 def _fitted(workload: Workload, timings: list[Measured]) -> Fit:
     """The curve of one device."""
     samples, update = [], 0.0
-    for kind, size, timing in timings:
+    for (kind, size, kv_heads), timing in timings:
         if kind == "tokens":
             samples.append(Sample(tokens=size, rows=0, seconds=timing.seconds))
         elif kind == "rows":  # of one layer
-            samples.append(Sample(tokens=0, rows=size, seconds=timing.seconds * workload.layers))
+            seconds = timing.seconds * workload.layers
+            samples.append(Sample(tokens=0, rows=size, seconds=seconds, kv_heads=kv_heads))
         else:
             update = timing.seconds / size
     return fit(workload.model, samples, update)
@@ -160,7 +166,7 @@ def _fitted(workload: Workload, timings: list[Measured]) -> Fit:
 
 def _row_seconds(workload: Workload, curve: Curve) -> float:
     """Of a microbatch of whole rows on one device."""
-    return curve.compute(workload.seq_len, workload.seq_len * workload.heads)
+    return curve.compute(workload.seq_len, workload.seq_len * workload.heads, workload.kv_heads)
 
 
 def _numbers(workload: Workload) -> int:

@@ -152,6 +152,7 @@ CURVES = Curves(
     bend=np.array([[2e-5, 9e-5]]),
     byte=np.zeros((1, 2)),
     row_byte=np.zeros((1, 2)),
+    key=np.array([[1e-5, 4e-5]]),
 )
 
 
@@ -159,7 +160,8 @@ def test_measured_curves_take_the_place_of_flops() -> None:
     devices, division = replace(grid((3.0, 1.0)), curves=CURVES), context([[48, 16]])
     found = seconds(devices, WORK, division, specialized=True)
     np.testing.assert_allclose(found.tokens, [[1e-3 + 48e-5 + 8 * 2e-5, 2e-3 + 16 * 3e-5]])
-    np.testing.assert_allclose(found.attention, [[48 * WORK.heads * 1e-7, 16 * WORK.heads * 2e-7]])
+    read = np.array([1e-5, 4e-5]) * WORK.kv_heads
+    np.testing.assert_allclose(found.attention, np.array([[48 * 1e-7, 16 * 2e-7]]) * WORK.heads + read)
     lookups = 50 * 16 * 2 / 2 / BANDWIDTH + LATENCY
     assert found.once == pytest.approx(5e-9 * WORK.parameters / 2 + 4 * LATENCY + lookups)
     switched = seconds(devices, WORK, division)

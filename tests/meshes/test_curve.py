@@ -27,6 +27,16 @@ def test_exact_samples_give_the_curve_that_made_them() -> None:
     assert found.curve.compute(100, 1000) == pytest.approx(1.5e-3 + 2e-3 + 3e-4)
 
 
+def test_keys_of_few_heads_are_read_in_less_time() -> None:
+    """A row in all heads, parts of it, and a row in one head: what keys take is told from what queries take."""
+    sizes = [(1024, 8), (2048, 8), (4096, 8), (8192, 8), (4096, 4), (1024, 1)]
+    tiles = [Sample(tokens=0, rows=r, seconds=2e-4 + 3e-7 * r + 5e-5 * k, kv_heads=k) for r, k in sizes]
+    found = fit("m", samples()[:3] + tiles, update=0.0)
+    assert (found.curve.query, found.curve.key) == pytest.approx((3e-7, 5e-5), rel=1e-6)
+    assert found.curve.fixed == pytest.approx(1e-3 + 2e-4, rel=1e-6) and found.error < 1e-9
+    assert found.curve.compute(0, 1000, 2) == pytest.approx(found.curve.fixed + 3e-4 + 1e-4)
+
+
 def test_noise_is_told_and_bounded() -> None:
     found = fit("m", samples(0.1), update=0.0)
     assert 0.01 < found.error < 0.2

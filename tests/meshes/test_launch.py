@@ -110,6 +110,14 @@ os.write(1, b"caf\\xc3\\xa9 and no end")
         assert all(line.startswith(("[fast] ", "[slow] ")) for line in stream.splitlines())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems know no batch")
+def test_processes_on_cpus_do_not_interrupt_each_other(
+    capsys: pytest.CaptureFixture[str], environment: dict[str, str]
+) -> None:
+    assert children("print(os.sched_getscheduler(0) == os.SCHED_BATCH)", "fast", "slow", environment=environment) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[fast] True", "[slow] True"]
+
+
 def test_each_process_learns_its_place(capsys: pytest.CaptureFixture[str], environment: dict[str, str]) -> None:
     devices = [Device(name=f"d{i}", process=i // 3, limits=Limits(cpu_share=1.5) if i == 3 else None) for i in range(4)]
     names = ["COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID", "NUM_CPU_DEVICES", "PLATFORMS"]
