@@ -11,6 +11,7 @@ import numpy as np
 SHORTEST_QUERIES, LONGEST_QUERIES = 32, 512  # tokens of one of attention's blocks
 SHORTEST_KEYS, LONGEST_KEYS = 64, 256
 BLOCK_AREA = 2**17  # queries x keys, where that allows longer blocks of keys
+QUERY_STEP, KEY_STEP = 4, 16  # that blocks are multiples of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -44,12 +45,13 @@ class Lengths:
     @cached_property
     def query_block(self) -> np.ndarray:
         """Tokens of a block of queries."""
-        return _block_length(self.queries, SHORTEST_QUERIES, LONGEST_QUERIES)
+        return _block_length(self.queries, SHORTEST_QUERIES, LONGEST_QUERIES, QUERY_STEP)
 
     @cached_property
     def key_block(self) -> np.ndarray:
         """Tokens of a block of keys."""
-        return _block_length(self.keys, SHORTEST_KEYS, np.maximum(LONGEST_KEYS, BLOCK_AREA // self.query_block))
+        longest = np.maximum(LONGEST_KEYS, BLOCK_AREA // self.query_block)
+        return _block_length(self.keys, SHORTEST_KEYS, longest, KEY_STEP)
 
     def widest(self) -> "Lengths":
         """The longest arrays of any device: what all allocate in one switched program."""
@@ -59,8 +61,8 @@ class Lengths:
         return Lengths(tokens=tokens, queries=rows, heads=one, keys=keys, kv_heads=one, arriving=self.arriving)
 
 
-def _block_length(length: np.ndarray, shortest: int, longest: np.ndarray | int) -> np.ndarray:
-    """About four equal blocks within the bounds, rounded up to sixteens."""
+def _block_length(length: np.ndarray, shortest: int, longest: np.ndarray | int, step: int) -> np.ndarray:
+    """About four equal blocks within the bounds, rounded up to multiples of a step."""
     length = np.maximum(length, 1)
     count = np.maximum(np.maximum(-(-length // longest), np.minimum(4, length // shortest)), 1)
-    return -(-length // (16 * count)) * 16
+    return -(-length // (step * count)) * step
