@@ -24,7 +24,9 @@ Carry = tuple[list[jax.Array], jax.Array]
 Pull = Callable[[list[jax.Array]], list[jax.Array]]
 
 
-def exchanging(devices: Sequence[jax.Device], rows: int, *, direct: bool, what: Travels = "weights") -> Turns:
+def exchanging(
+    devices: Sequence[jax.Device], rows: int, *, direct: bool, what: Travels = "weights", batch: int = 1
+) -> Turns:
     """Turns of work, something gathered, work, and its gradients scattered, as in a step.
 
     Args:
@@ -32,19 +34,21 @@ def exchanging(devices: Sequence[jax.Device], rows: int, *, direct: bool, what: 
         rows: of the float32 pieces [rows, `WIDTH`] of each device, of which it gives and keeps `MATRICES`.
         direct: how they travel, see `sharding.collectives`.
         what: weights, or rows of an exchange, which are picked and put into order besides.
+        batch: how many batches the rows of an exchange are in, which all move alike; a divisor of rows.
     """
-    count = len(devices)
+    count, each = len(devices), rows // batch
     width = WIDTH if what == "weights" else MATRICES * WIDTH
-    ids = [np.arange(device, count * rows, count) for device in range(count)]  # dealt in turn, as tokens are
-    moves = exchange.build([ids], [[np.arange(count * rows)] * count], direct=direct)
+    ids = [np.arange(device, count * each, count) for device in range(count)]  # dealt in turn, as tokens are
+    moves = exchange.build([ids], [[np.arange(count * each)] * count], direct=direct)
     sharding = WeightSharding(AXIS, count, direct=direct)
 
     def gathered(pieces: list[jax.Array], tables: Any) -> tuple[list[jax.Array], Pull]:
         """Whole arrays, and what takes their gradients back."""
         if what == "rows":
             own = {name: table[0, 0] for name, table in tables.items()}
-            wholes, pull = jax.vjp(lambda piece: moves(piece[None], own, count * rows)[0], pieces[0])
-            return [wholes], lambda wholes: [*pull(wholes[0])]
+            parts = pieces[0].reshape(batch, each, width)
+            whole, pull = jax.vjp(lambda parts: moves(parts, own, count * each), parts)
+            return [whole], lambda wholes: [pull(wholes[0])[0].reshape(rows, width)]
         shards = [Shard(piece, -2, count * rows) for piece in pieces]
         return sharding.gather(shards), lambda wholes: [s.value for s in sharding.scatter(wholes, shards)]
 

@@ -42,17 +42,18 @@ class Exchanges:
     large: int
 
     @staticmethod
-    def prepared(cluster: Cluster, devices: Sequence[jax.Device], numbers: int) -> "Exchanges":
+    def prepared(cluster: Cluster, devices: Sequence[jax.Device], numbers: int, batch: int = 1) -> "Exchanges":
         """Messages as large as those of a step: what a byte costs depends on whether it is still in a cache.
 
         Args:
             cluster, devices: in the same order.
             numbers: that travel in one exchange, of all devices together.
+            batch: that rows of an exchange are in.
         """
         ends = _ends(cluster, devices)
-        large = max(numbers // (messages.MATRICES * messages.WIDTH * len(devices)), 2 * SMALL)
+        large = batch * max(numbers // (messages.MATRICES * messages.WIDTH * len(devices) * batch), 2 * SMALL)
         here = next(device for device in devices if device.process_index == jax.process_index())
-        turns = {hosts: _turns(some, large) for hosts, some in ends.items() if _takes_part(some)}
+        turns = {hosts: _turns(some, large, batch) for hosts, some in ends.items() if _takes_part(some)}
         return Exchanges(devices=devices, ends=ends, turns=turns, alone=messages.working(here), large=large)
 
     def measured(self, job: Job) -> "tuple[list[Link], list[Own]]":
@@ -101,11 +102,11 @@ def _takes_part(devices: Sequence[jax.Device]) -> bool:
     return jax.process_index() in {device.process_index for device in devices}
 
 
-def _turns(devices: Sequence[jax.Device], large: int) -> list[messages.Turns]:
+def _turns(devices: Sequence[jax.Device], large: int, batch: int) -> list[messages.Turns]:
     """Small and large messages of weights, large ones of rows."""
-    forms: tuple[tuple[int, messages.Travels], ...] = ((SMALL, "weights"), (large, "weights"), (large, "rows"))
     direct = better_direct(devices)
-    return [messages.exchanging(devices, rows, direct=direct, what=what) for rows, what in forms]
+    weights = [messages.exchanging(devices, rows, direct=direct) for rows in (SMALL, large)]
+    return [*weights, messages.exchanging(devices, large, direct=direct, what="rows", batch=batch)]
 
 
 @dataclass(frozen=True, kw_only=True)

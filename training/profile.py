@@ -51,7 +51,7 @@ def profile(
     """
     here = [n for n, device in enumerate(devices) if device.process_index == jax.process_index()]
     prepared = {n: list(_prepare(segments, devices[n], workload)) for n in here}
-    exchanges = Exchanges.prepared(cluster, devices, _numbers(workload))
+    exchanges = Exchanges.prepared(cluster, devices, _numbers(workload), workload.microbatch)
     job.exchange("profile compiled", True)
     control.throttle(True)
     mine = {str(n): _measure(runs) for n, runs in prepared.items()}
