@@ -51,7 +51,7 @@ class Curve:
         if not (self.token > 0 and self.query > 0):
             raise UsageError("a curve takes time for each token and each query: token and query are more than zero")
 
-    def compute(self, tokens: float, rows: float, kv_heads: int = 0) -> float:
+    def compute(self, tokens: float, rows: float, kv_heads: int) -> float:
         """Seconds of a microbatch of so many tokens, query-head rows, and key/value heads that they read."""
         return self.fixed + float(token_seconds(self, np.asarray(tokens))) + self.query * rows + self.key * kv_heads
 

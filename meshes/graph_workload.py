@@ -14,6 +14,7 @@ from meshes.errors import UsageError
 
 Level = Literal["vertex", "graph"]
 
+
 MODELS = ("gcn", "sage", "gat", "gin", "graphnet", "rgcn", "hgt")
 MAY_BE_ZERO = ("edges", "train_vertices", "hidden", "seeds", "graphs")
 
@@ -95,8 +96,12 @@ class GraphWorkload:
             least = 0 if field.name in MAY_BE_ZERO else 1
             if field.type is int and (type(value) is not int or value < least):
                 raise UsageError(f"{field.name} is {value!r}: it must be a whole number, {least} or more")
-        choices = {"model": MODELS, "level": ("vertex", "graph"), "remat": ("none", "layer")}
-        choices["aggregate"] = ("mean", "max")
+        choices = {
+            "model": MODELS,
+            "aggregate": ("mean", "max"),
+            "level": ("vertex", "graph"),
+            "remat": ("none", "layer"),
+        }
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise UsageError(f"{name} is {getattr(self, name)!r}: it is one of {', '.join(known)}")

@@ -1,7 +1,7 @@
 """Arrays that travel for measuring: what messages cost between devices, in one program with work between them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,26 +36,13 @@ def exchanging(
         what: weights, or rows of an exchange, which are picked and put into order besides.
         batch: how many batches the rows of an exchange are in, which all move alike; a divisor of rows.
     """
-    count, each = len(devices), rows // batch
-    width = WIDTH if what == "weights" else MATRICES * WIDTH
-    ids = [np.arange(device, count * each, count) for device in range(count)]  # dealt in turn, as tokens are
-    moves = exchange.build([ids], [[np.arange(count * each)] * count], direct=direct)
-    sharding = WeightSharding(AXIS, count, direct=direct)
-
-    def gathered(pieces: list[jax.Array], tables: Any) -> tuple[list[jax.Array], Pull]:
-        """Whole arrays, and what takes their gradients back."""
-        if what == "rows":
-            own = {name: table[0, 0] for name, table in tables.items()}
-            parts = pieces[0].reshape(batch, each, width)
-            whole, pull = jax.vjp(lambda parts: moves(parts, own, count * each), parts)
-            return [whole], lambda wholes: [pull(wholes[0])[0].reshape(rows, width)]
-        shards = [Shard(piece, -2, count * rows) for piece in pieces]
-        return sharding.gather(shards), lambda wholes: [s.value for s in sharding.scatter(wholes, shards)]
+    count = len(devices)
+    moving = _weights(count, rows, direct) if what == "weights" else _rows(count, rows, direct, batch)
 
     def turn(carry: Carry, units: jax.Array, tables: Any) -> Carry:
         pieces, matrix = carry
         matrix = _work(wait(matrix, signal(pieces)), units)
-        wholes, pull = gathered(wait(pieces, signal(matrix)), tables)
+        wholes, pull = moving.gathered(wait(pieces, signal(matrix)), tables)
         matrix = _work(wait(matrix, signal(wholes)), units)
         return [piece / count for piece in pull(wait(wholes, signal(matrix)))], matrix
 
@@ -66,9 +53,9 @@ def exchanging(
     specs = (P(AXIS), P(), P(), P(AXIS), P(None, AXIS))
     mapped = jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
     own, same = NamedSharding(mesh, P(AXIS)), NamedSharding(mesh, P())
-    piece = jax.ShapeDtypeStruct((count * rows, width), jnp.float32, sharding=own)
-    pieces = [piece] * (MATRICES * WIDTH // width)
-    tables = jax.tree.map(lambda table: _placed(table, NamedSharding(mesh, P(None, AXIS))), moves.tables)
+    piece = jax.ShapeDtypeStruct((count * rows, moving.width), jnp.float32, sharding=own)
+    pieces = [piece] * (MATRICES * WIDTH // moving.width)
+    tables = {name: _placed(table, NamedSharding(mesh, P(None, AXIS))) for name, table in moving.tables.items()}
     matrix = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32, sharding=same)
     turns = jax.ShapeDtypeStruct((), jnp.int32, sharding=same)
     units = jax.ShapeDtypeStruct((count,), jnp.int32, sharding=own)
@@ -79,6 +66,44 @@ def exchanging(
         jax.block_until_ready(compiled(*arrays, _filled(turns, turn_count), _filled(units, unit_count), tables))
 
     return run
+
+
+class _Moving(NamedTuple):
+    """What travels.
+
+    Args:
+        width: of the pieces.
+        tables: that it takes, [1, devices, ...].
+        gathered: `(pieces, tables)` -> whole arrays, and what takes their gradients back.
+    """
+
+    width: int
+    tables: dict[str, np.ndarray]
+    gathered: Callable[[list[jax.Array], dict[str, jax.Array]], tuple[list[jax.Array], Pull]]
+
+
+def _weights(count: int, rows: int, direct: bool) -> _Moving:
+    sharding = WeightSharding(AXIS, count, direct=direct)
+
+    def gathered(pieces: list[jax.Array], _: dict[str, jax.Array]) -> tuple[list[jax.Array], Pull]:
+        shards = [Shard(piece, -2, count * rows) for piece in pieces]
+        return sharding.gather(shards), lambda wholes: [s.value for s in sharding.scatter(wholes, shards)]
+
+    return _Moving(WIDTH, {}, gathered)
+
+
+def _rows(count: int, rows: int, direct: bool, batch: int) -> _Moving:
+    total, width = count * (rows // batch), MATRICES * WIDTH
+    dealt = [np.arange(device, total, count) for device in range(count)]  # in turn, as tokens are
+    moves = exchange.build([dealt], [[np.arange(total)] * count], direct=direct)
+
+    def gathered(pieces: list[jax.Array], tables: dict[str, jax.Array]) -> tuple[list[jax.Array], Pull]:
+        own = {name: table[0, 0] for name, table in tables.items()}
+        parts = pieces[0].reshape(batch, rows // batch, width)
+        whole, pull = jax.vjp(lambda parts: moves(parts, own, total), parts)
+        return [whole], lambda wholes: [pull(wholes[0])[0].reshape(rows, width)]
+
+    return _Moving(width, moves.tables, gathered)
 
 
 def working(device: jax.Device) -> Turns:

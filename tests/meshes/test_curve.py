@@ -24,7 +24,7 @@ def test_exact_samples_give_the_curve_that_made_them() -> None:
     parts = (found.curve.fixed, found.curve.token, found.curve.query, found.curve.update)
     assert parts == pytest.approx((1.5e-3, 2e-5, 3e-7, 1e-9), rel=1e-6)
     assert found.error < 1e-9
-    assert found.curve.compute(100, 1000) == pytest.approx(1.5e-3 + 2e-3 + 3e-4)
+    assert found.curve.compute(100, 1000, 0) == pytest.approx(1.5e-3 + 2e-3 + 3e-4)
 
 
 def test_keys_of_few_heads_are_read_in_less_time() -> None:
@@ -61,7 +61,7 @@ def test_token_work_may_bend_upwards() -> None:
     sizes = {64: 7.1e-3, 128: 13.9e-3, 256: 30.5e-3, 512: 97e-3}
     found = fit("m", [Sample(tokens=t, rows=0, seconds=s) for t, s in sizes.items()] + samples()[3:], update=0.0)
     assert found.curve.knee == 256 and found.curve.bend > found.curve.token and found.error < 0.07
-    halfway = found.curve.compute(384, 0) - found.curve.compute(0, 0)
+    halfway = found.curve.compute(384, 0, 0) - found.curve.compute(0, 0, 0)
     assert 45e-3 < halfway < 70e-3
 
 

@@ -110,7 +110,6 @@ os.write(1, b"caf\\xc3\\xa9 and no end")
         assert all(line.startswith(("[fast] ", "[slow] ")) for line in stream.splitlines())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems know no batch")
 def test_processes_on_cpus_do_not_interrupt_each_other(
     capsys: pytest.CaptureFixture[str], environment: dict[str, str]
 ) -> None:

@@ -19,7 +19,7 @@ from training.graphs.spread import widened
 from training.graphs.step import OWN, GraphProgram, gathered
 from training.trainable import State, on_mesh, put, put_pieces
 
-Part = Literal["train", "valid", "test"]
+Held = Literal["train", "valid", "test"]
 Pieces = Callable[[int], dict[str, np.ndarray]]  # the arrays of a device, by its number
 
 
@@ -47,6 +47,10 @@ class Order:
     def _shuffled(self) -> Any:
         return shuffled(len(self.ids), self.seed)
 
+    def start(self, step: int) -> int:
+        """How many ids come before those of a step."""
+        return self.seen + (step - self.first_step) * self.size
+
     def batch(self, step: int) -> np.ndarray:
         """The ids of a step, counted from 0."""
         start = self.start(step)
@@ -68,10 +72,6 @@ class Order:
     @property
     def _identity(self) -> dict[str, Any]:
         return {"seed": self.seed, "fingerprint": self.fingerprint, "data": self.name}
-
-    def start(self, step: int) -> int:
-        """How many ids come before those of a step."""
-        return self.seen + (step - self.first_step) * self.size
 
 
 class Batches(Protocol):
@@ -145,7 +145,7 @@ class GraphFeed(Generic[AnyOrder]):
 
     def evaluate(self, state: State, stop: Stop) -> Evaluation | None:
         """Metrics on what is held out for validation, else on training."""
-        part: Part = "valid" if len(self.held("valid")) else "train"
+        part: Held = "valid" if len(self.held("valid")) else "train"
         values = self.score(state, part, stop)
         if values is None:
             return None
@@ -153,12 +153,12 @@ class GraphFeed(Generic[AnyOrder]):
         name = "held-out" if part == "valid" else "training"
         return Evaluation(values={**values, self.unit: count}, said=f"{name} {said} over {count} {self.unit}")
 
-    def held(self, part: Part) -> np.ndarray:
+    def held(self, part: Held) -> np.ndarray:
         """What a part of the data holds."""
         ids: np.ndarray = getattr(self.data, part)
         return ids
 
-    def score(self, state: State, part: Part, stop: Stop = lambda: False) -> dict[str, float] | None:
+    def score(self, state: State, part: Held, stop: Stop = lambda: False) -> dict[str, float] | None:
         """Exact metrics on a part of the data; None if stopped."""
         ids = self.held(part)
         outputs = self.outputs(state, ids, stop)

@@ -84,7 +84,7 @@ class Halo:
     @cached_property
     def sums(self) -> Sums:
         """All sums, in order."""
-        keys, D, R = np.unique(self._keys), self.devices, self._relations
+        (keys, _), D, R = self._numbered, self.devices, self._relations
         return Sums(keys // D // R, keys // D % R, keys % D)
 
     @cached_property
@@ -120,9 +120,9 @@ class Halo:
         """Edges from own rows of each device to the sums that it adds up; of one relation."""
         graph, found = self.part.graph, []
         edges = np.flatnonzero(self._summed)
-        number = np.unique(self._keys, return_inverse=True)[1]
-        for made in self.made:
-            own = np.isin(number, made)
+        number = self._numbered[1]
+        for device, made in enumerate(self.made):
+            own = self.sums.devices[number] == device
             targets = np.searchsorted(made, number[own])
             ends = (self._place[graph.senders[edges[own]]], targets, np.zeros_like(targets))
             found.append(Ends(*(one.astype(np.int32) for one in ends)))
@@ -171,9 +171,10 @@ class Halo:
         return found
 
     @cached_property
-    def _keys(self) -> np.ndarray:
-        """For each summed edge, a number for the sum that it is in."""
-        return self._key(np.flatnonzero(self._summed))
+    def _numbered(self) -> tuple[np.ndarray, np.ndarray]:
+        """The key of each sum, and for each summed edge the number of the sum that it is in."""
+        keys, numbers = np.unique(self._key(np.flatnonzero(self._summed)), return_inverse=True)
+        return keys, numbers
 
     def _key(self, edges: np.ndarray) -> np.ndarray:
         graph = self.part.graph

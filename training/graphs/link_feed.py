@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from training.feed import Stop
-from training.graphs.feed import GraphFeed, Order, Part, seeds
+from training.graphs.feed import GraphFeed, Held, Order, seeds
 from training.graphs.links import JUDGED, Links, features_alone, judged
 from training.graphs.sample import SampleSpread
 from training.trainable import State
@@ -71,20 +71,20 @@ class LinkFeed(GraphFeed[PairOrder]):
         turn, ends = np.arange(len(host)) % devices, host.astype(np.int32)
         return self._put(lambda device: {"ends": ends, "counted": (turn == device).astype(np.int32)})
 
-    def held(self, part: Part) -> np.ndarray:
+    def held(self, part: Held) -> np.ndarray:
         """Pairs that have an edge."""
         pairs: np.ndarray = getattr(self.order.links, part)
         return pairs
 
-    def score(self, state: State, part: Part, stop: Stop = lambda: False) -> dict[str, float] | None:
+    def score(self, state: State, part: Held, stop: Stop = lambda: False) -> dict[str, float] | None:
         """Exact metrics on the pairs of a part, each among as many negatives; None if stopped."""
         rows = self.outputs(state, np.arange(self.data.vertices), stop)
         return None if rows is None else judged(rows, *self._judged(part))
 
-    def without_network(self, part: Part) -> Mapping[str, float]:
+    def without_network(self, part: Held) -> Mapping[str, float]:
         """The same metrics of features alone."""
         return features_alone(self.order.links, *self._judged(part))
 
-    def _judged(self, part: Part) -> tuple[np.ndarray, np.ndarray]:
+    def _judged(self, part: Held) -> tuple[np.ndarray, np.ndarray]:
         pairs = self.held(part)
         return pairs, self.order.links.drawn(pairs, JUDGED, (DRAWS[part],), held_out=True)

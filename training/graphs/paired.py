@@ -30,10 +30,13 @@ class PairedSpread:
     Args:
         graph: how the graph is spread.
         lanes: in which each device scores pairs.
+        ragged, direct: see `sharding.exchange.build`.
     """
 
     graph: VertexSpread | FeatureSpread
     lanes: tuple[int, ...]
+    ragged: bool = False
+    direct: bool = False
 
     dealt: ClassVar[Mapping[str, str]] = {"ends": "P Q", "counted": "P"}
 
@@ -57,7 +60,7 @@ class PairedSpread:
     def exchange(self) -> Exchange:
         """From own vertices to own lanes."""
         have, want = lane_rows(self.rows(), self.lanes, self._vertices)
-        return exchange.build([have], [want], ragged=self.graph.ragged, direct=self.graph.direct)
+        return exchange.build([have], [want], ragged=self.ragged, direct=self.direct)
 
     @property
     def tables(self) -> Tree:

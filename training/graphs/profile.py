@@ -20,6 +20,7 @@ from meshes.stopwatch import timed
 from models.gnn.config import GnnConfig
 from sharding.placement import Placement
 from training.graphs.graph import Graph
+from training.graphs.halo import Halo
 from training.graphs.spread import Part
 from training.graphs.step import GraphProgram
 from training.graphs.vertex import VertexSpread
@@ -100,7 +101,9 @@ def _prepared(config: GnnConfig, device: jax.Device, vertices: int, edges: int) 
         train=np.arange(vertices),
     )
     network = replace(config, level="vertex")
-    spread = VertexSpread(part=Part(graph=graph, config=network), owner=np.zeros(vertices, np.int32), devices=1)
+    spread = VertexSpread(
+        halo=Halo(part=Part(graph=graph, config=network), owner=np.zeros(vertices, np.int32), devices=1)
+    )
     program = GraphProgram(
         config=network,
         spread=spread,

@@ -33,13 +33,13 @@ class SampleSpread:
         part: the graph.
         seeds: of each device in a step.
         fanouts: neighbours of a row, from the seeds outwards; one for each layer.
-        ends: seeds of a pair where links are predicted: its ends, and those without an edge to the first; 0 for labels.
+        ends: seeds of a pair where links are predicted: its ends, and those without an edge to the first; 1 for labels.
     """
 
     part: Part
     seeds: tuple[int, ...]
     fanouts: tuple[int, ...]
-    ends: int = 0
+    ends: int = 1
 
     @property
     def sizes(self) -> dict[str, np.ndarray]:
@@ -124,7 +124,7 @@ class SampleSpread:
             hops.append(hop)
         layout = GraphLayout(placement=placement, hops=tuple(hops[::-1]))
         features = common["features"][jnp.maximum(ids, 0)]
-        if not self.ends:
+        if self.ends == 1:
             return Entry(layout, features, labels)
 
         def loss(outputs_NK: jax.Array) -> jax.Array:

@@ -278,6 +278,7 @@ class Graphs:
     ) -> "Spread":
         from sharding.collectives import better_direct
         from training.graphs.feature import FeatureSpread
+        from training.graphs.halo import Halo
         from training.graphs.paired import PairedSpread
         from training.graphs.sample import SampleSpread
         from training.graphs.spread import Part
@@ -288,14 +289,14 @@ class Graphs:
         forms = {"ragged": devices[0].platform in RAGGED_BACKENDS, "direct": better_direct(devices)}
         if plan.parallel == "vertex":
             owner = owners_of(plan, self.edges)
-            vertex = VertexSpread(part=part, owner=owner, devices=len(devices), **forms)
-            return vertex if self.links is None else PairedSpread(graph=vertex, lanes=self._lanes(plan))
+            vertex = VertexSpread(halo=Halo(part=part, owner=owner, devices=len(devices), **forms))
+            return vertex if self.links is None else PairedSpread(graph=vertex, lanes=self._lanes(plan), **forms)
         if plan.parallel == "feature":
             feature = FeatureSpread(part=part, vertices=plan.vertices, lanes=plan.lanes, **forms)
-            return feature if self.links is None else PairedSpread(graph=feature, lanes=plan.lanes)
+            return feature if self.links is None else PairedSpread(graph=feature, lanes=plan.lanes, **forms)
         if plan.parallel == "sample":
-            ends = 0 if self.links is None else plan.workload.ends
-            seeds = tuple(max(1, ends) * own for own in plan.seeds)
+            ends = plan.workload.ends
+            seeds = tuple(ends * own for own in plan.seeds)
             return SampleSpread(part=part, seeds=seeds, fanouts=plan.workload.fanouts, ends=ends)
         return self._batches(part, plan, done, place)
 

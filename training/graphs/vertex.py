@@ -57,17 +57,15 @@ class VertexSpread:
     """Each device owns vertices and the edges that arrive there.
 
     Args:
-        part: the graph.
-        owner: device of each vertex, int [A].
-        devices: how many D.
-        ragged, direct: see `sharding.exchange.build`.
+        halo: who owns which vertices, and the rows and sums that devices send each other.
     """
 
-    part: Part
-    owner: np.ndarray
-    devices: int
-    ragged: bool = False
-    direct: bool = False
+    halo: Halo
+
+    @property
+    def part(self) -> Part:
+        """The graph."""
+        return self.halo.part
 
     def rows(self) -> list[np.ndarray]:
         """Own vertices; a device without any has a row of padding, that nothing arrives at."""
@@ -76,11 +74,6 @@ class VertexSpread:
     def notes(self) -> list[str]:
         """What travels, and the padding of buckets."""
         return [self.halo.note(), *([] if self._has_states else [padding_note(self._buckets.padding)])]
-
-    @cached_property
-    def halo(self) -> Halo:
-        """Rows and sums of other devices."""
-        return Halo(part=self.part, owner=self.owner, devices=self.devices, ragged=self.ragged, direct=self.direct)
 
     @cached_property
     def _buckets(self) -> Bucketed:

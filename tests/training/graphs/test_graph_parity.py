@@ -9,6 +9,7 @@ import pytest
 from training.graphs.batch import fitted
 from training.graphs.feature import FeatureSpread
 from training.graphs.feed import GraphFeed, Order, partly_dealt
+from training.graphs.halo import Halo
 from training.graphs.link_feed import LinkFeed, PairOrder
 from training.graphs.links import Links, split
 from training.graphs.paired import PairedSpread
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.long
 def vertex(part: Part) -> Spread:
     """Unequal parts, one of them empty."""
     owner = np.random.default_rng(1).choice([0, 2], part.graph.vertices, p=[0.7, 0.3])
-    return VertexSpread(part=part, owner=owner, devices=DEVICES)
+    return VertexSpread(halo=Halo(part=part, owner=owner, devices=DEVICES))
 
 
 def feature(part: Part) -> Spread:
