@@ -133,11 +133,11 @@ def _between(rng: np.random.Generator, low: float, high: float) -> float:
 def _curve(rng: np.random.Generator, work: Workload, flops: float) -> Curve:
     """A curve around what the FLOP/s say, each part a little off, and a fixed part up to half of the rest."""
     token = 3 * work.microbatch * work.token_flops / flops
-    query = 3.5 * work.microbatch * work.layers * work.query_flops / flops
-    whole = work.seq_len * (token + work.heads * query)
-    token, query = token * rng.uniform(0.6, 1.6), query * rng.uniform(0.6, 1.6)
+    pair = 3.5 * work.microbatch * work.layers * work.query_flops / work.seq_len / flops
+    whole = work.seq_len * (token + work.heads * work.seq_len * pair)
+    token, pair = token * rng.uniform(0.6, 1.6), pair * rng.uniform(0.6, 1.6)
     fixed = whole / 4 * rng.uniform(0, 0.5)
-    return Curve(model=work.model, token=float(token), query=float(query), fixed=float(fixed), update=1e-9)
+    return Curve(model=work.model, token=float(token), pair=float(pair), fixed=float(fixed), update=1e-9)
 
 
 @dataclass

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshes.cluster import Cluster
 from meshes.curve import token_seconds
+from meshes.lengths import visited
 from meshes.workload import Attention, KeysValues, Workload
 
 __all__ = ["Division", "Grid", "Seconds", "Workload", "seconds"]
@@ -77,14 +78,14 @@ class Curves:
 
     Args:
         model: that all were measured with.
-        fixed, token, query, update, bend, byte, row_byte, key: seconds.
+        fixed, token, pair, update, bend, byte, row_byte, key: seconds.
         knee: tokens.
     """
 
     model: str
     fixed: np.ndarray
     token: np.ndarray
-    query: np.ndarray
+    pair: np.ndarray
     update: np.ndarray
     knee: np.ndarray
     bend: np.ndarray
@@ -166,24 +167,29 @@ class Seconds:
         return float(np.max(counts * self.microbatch)) + self.once
 
 
-def seconds(grid: Grid, workload: Workload, division: Division, *, specialized: bool = False) -> Seconds:
+def seconds(
+    grid: Grid, workload: Workload, division: Division, *, specialized: bool = False, part: float | None = None
+) -> Seconds:
     """Predict a division.
 
     Args:
         grid, workload, division: what runs what, and how.
         specialized: every process compiles its own sizes; else unequal devices run one switched program.
+        part: of all pairs of queries and keys that measured devices compute, by default that of their blocks.
     """
     exact = specialized or division.even_tokens
     rows, remat = workload.microbatch, workload.remat == "layer"
     # Forward 1, backward 2, and rematerialised layers run again; a switched backward recomputes its branch.
     passes, again = 3 + remat, not exact
     tiles = division.queries * division.heads * _ring_padding(workload, division)
+    keys = np.array(division.tokens.max() if division.kv == "ring" else workload.seq_len)
     if grid.curves is not None and grid.curves.model == workload.model:
         curves, works = grid.curves, division.tokens + tiles > 0
         token = (1 + again / passes) * token_seconds(curves, division.tokens) + curves.fixed * works
         weights, moved = link_bytes(grid, workload, division)
         token = token + curves.byte * weights + curves.row_byte * moved[:, None]
-        attention = curves.query * tiles + curves.key * division.kv_heads * (tiles > 0)
+        pairs = tiles * workload.seq_len * (visited(division.queries, keys) if part is None else part)
+        attention = curves.pair * pairs + curves.key * division.kv_heads * (tiles > 0)
     else:
         token = (passes + again) * rows * workload.token_flops * division.tokens / grid.flops
         # Blockwise attention's backward takes 5 matrix products where the forward takes 2 (Dao, FlashAttention-2).

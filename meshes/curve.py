@@ -21,7 +21,7 @@ class Curve:
         model: digest of the model that was measured, `Workload.model`.
         fixed: of a microbatch, whatever its size.
         token: of each token of a row, outside attention.
-        query: of each query token in one head, attention to all keys of the row.
+        pair: of each query and each key token that attention's blocks compute in one head.
         key: of each key/value head that attention reads, for all keys of the row, however many queries there are.
         update: of the optimizer for each parameter that the device stores, once a step.
         knee: tokens of a row from which on each costs more, where arrays outgrow a cache.
@@ -33,7 +33,7 @@ class Curve:
     model: str
     fixed: float
     token: float
-    query: float
+    pair: float
     update: float
     knee: int = 0
     bend: float = 0.0
@@ -48,12 +48,12 @@ class Curve:
                 continue
             if type(value) not in (int, float) or not np.isfinite(value) or value < 0:
                 raise UsageError(f"curve.{field.name} is {value!r}: it must be a number, zero or more")
-        if not (self.token > 0 and self.query > 0):
-            raise UsageError("a curve takes time for each token and each query: token and query are more than zero")
+        if not (self.token > 0 and self.pair > 0):
+            raise UsageError("a curve takes time for each token and each pair: token and pair are more than zero")
 
-    def compute(self, tokens: float, rows: float, kv_heads: int) -> float:
-        """Seconds of a microbatch of so many tokens, query-head rows, and key/value heads that they read."""
-        return self.fixed + float(token_seconds(self, np.asarray(tokens))) + self.query * rows + self.key * kv_heads
+    def compute(self, tokens: float, pairs: float, kv_heads: int) -> float:
+        """Seconds of a microbatch of so many tokens, pairs of attention, and key/value heads that queries read."""
+        return self.fixed + float(token_seconds(self, np.asarray(tokens))) + self.pair * pairs + self.key * kv_heads
 
 
 def token_seconds(curve: Any, tokens: np.ndarray) -> np.ndarray:
@@ -73,13 +73,13 @@ class Sample:
 
     Args:
         tokens: of a row; 0 if only attention was measured.
-        rows: query tokens times heads; 0 if attention was left out.
+        pairs: of query and key tokens that attention computes, of all heads; 0 if it was left out.
         seconds: of a microbatch.
-        kv_heads: that the rows read.
+        kv_heads: that the queries read.
     """
 
     tokens: int
-    rows: int
+    pairs: float
     seconds: float
     kv_heads: int = 0
 
@@ -110,18 +110,18 @@ def fit(model: str, samples: Sequence[Sample], update: float) -> Fit:
         update: seconds for each parameter.
     """
     tokens = _line([(s.tokens, 0, s.seconds) for s in samples if s.tokens], "tokens", bends=True)
-    rows = _line([(s.rows, s.kv_heads, s.seconds) for s in samples if s.rows], "rows", bends=False)
+    pairs = _line([(s.pairs, s.kv_heads, s.seconds) for s in samples if s.pairs], "pairs", bends=False)
     curve = Curve(
         model=model,
-        fixed=tokens.fixed + rows.fixed,
+        fixed=tokens.fixed + pairs.fixed,
         token=tokens.each,
-        query=rows.each,
+        pair=pairs.each,
         update=update,
         knee=tokens.knee,
         bend=tokens.bend,
-        key=rows.key,
+        key=pairs.key,
     )
-    return Fit(curve=curve, error=max(tokens.error, rows.error))
+    return Fit(curve=curve, error=max(tokens.error, pairs.error))
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class _Line:
     error: float
 
 
-def _line(measured: Sequence[tuple[int, int, float]], kind: str, *, bends: bool) -> _Line:
+def _line(measured: Sequence[tuple[float, int, float]], kind: str, *, bends: bool) -> _Line:
     sizes = sorted({size for size, _, _ in measured})
     if len(sizes) < 2:
         raise ValueError(f"{len(sizes)} sizes of {kind} were measured, a line needs two")
@@ -146,7 +146,7 @@ def _line(measured: Sequence[tuple[int, int, float]], kind: str, *, bends: bool)
     return best if best.error < straight.error / 2 else straight
 
 
-def _through(measured: Sequence[tuple[int, int, float]], knee: int) -> _Line:
+def _through(measured: Sequence[tuple[float, int, float]], knee: float) -> _Line:
     """The line that bends at a knee, straight if that is the largest size."""
     size, heads, seconds = (np.array(column, float) for column in zip(*measured, strict=True))
     beyond = np.maximum(size - knee, 0)
@@ -158,4 +158,4 @@ def _through(measured: Sequence[tuple[int, int, float]], knee: int) -> _Line:
         parts = np.array([0.0, share.sum() / (share**2).sum(), 0.0, 0.0])
     error = float(np.max(np.abs(design @ parts - 1)))
     fixed, each, bend, key = parts.tolist()
-    return _Line(fixed, each, bend, key, knee if bend else 0, error)
+    return _Line(fixed, each, bend, key, int(knee) if bend else 0, error)

@@ -12,6 +12,7 @@ SHORTEST_QUERIES, LONGEST_QUERIES = 32, 512  # tokens of one of attention's bloc
 SHORTEST_KEYS, LONGEST_KEYS = 64, 256
 BLOCK_AREA = 2**17  # queries x keys, where that allows longer blocks of keys
 QUERY_STEP, KEY_STEP = 4, 16  # that blocks are multiples of
+COUNTED = 8  # query blocks whose visits are counted one by one
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,8 +51,7 @@ class Lengths:
     @cached_property
     def key_block(self) -> np.ndarray:
         """Tokens of a block of keys."""
-        longest = np.maximum(LONGEST_KEYS, BLOCK_AREA // self.query_block)
-        return _block_length(self.keys, SHORTEST_KEYS, longest, KEY_STEP)
+        return _block_length(self.keys, SHORTEST_KEYS, _longest_keys(self.query_block), KEY_STEP)
 
     def widest(self) -> "Lengths":
         """The longest arrays of any device: what all allocate in one switched program."""
@@ -59,6 +59,29 @@ class Lengths:
         rows, keys = one * int(self.rows.max()), one * int(self.key_rows.max())
         tokens = one * int(self.tokens.max())
         return Lengths(tokens=tokens, queries=rows, heads=one, keys=keys, kv_heads=one, arriving=self.arriving)
+
+
+def visited(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Part of all pairs of queries and keys that blocks of attention compute, in causal order; of int arrays.
+
+    Queries and keys spread over a row alike, as they are dealt. Block n of N query blocks sees every key block that
+    begins before it ends; of more than `COUNTED` query blocks the further ones see half a block more than they reach.
+    """
+    queries, keys = np.maximum(queries, 1), np.maximum(keys, 1)
+    rows = _block_length(queries, SHORTEST_QUERIES, LONGEST_QUERIES, QUERY_STEP)
+    columns = _block_length(keys, SHORTEST_KEYS, _longest_keys(rows), KEY_STEP)
+    blocks, wide = -(-queries // rows), -(-keys // columns)
+    visits = wide.astype(float)  # of the last block
+    for number in range(1, COUNTED):
+        visits += np.where(number < blocks, -(-number * rows * keys // (queries * columns)), 0)
+    further = np.maximum(blocks - COUNTED, 0)
+    each = rows * keys / (queries * columns)
+    visits += further * (each * (COUNTED + blocks - 1) / 2 + 0.5)
+    return visits / (blocks * wide)
+
+
+def _longest_keys(query_block: np.ndarray) -> np.ndarray:
+    return np.maximum(LONGEST_KEYS, BLOCK_AREA // query_block)
 
 
 def _block_length(length: np.ndarray, shortest: int, longest: np.ndarray | int, step: int) -> np.ndarray:

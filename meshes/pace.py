@@ -10,6 +10,8 @@ from meshes.workload import Workload
 
 Reals = tuple[float, ...]
 
+LEAST, TYPICAL = 0.5, 0.7  # part of all pairs of queries and keys that causal attention computes
+
 
 class Pace(NamedTuple):
     """A phase of one microbatch on the devices of a group: device m takes fixed[m] + units * each[m] seconds."""
@@ -59,16 +61,21 @@ class Paces(NamedTuple):
         return self.tokens.plus(self.rows, heads)
 
 
-def paces(grid: Grid, workload: Workload, *, specialized: bool = False, even: bool = False) -> list[Paces]:
+def paces(
+    grid: Grid, workload: Workload, *, specialized: bool = False, even: bool = False, part: float = TYPICAL
+) -> list[Paces]:
     """The paces of each group, from two sizes of the same work: shares around the even one.
+
+    Blocks of attention have steps that a line has not: it is drawn for the part of all pairs that shares mostly read.
 
     Args:
         grid, workload, specialized: as `meshes.cost.seconds` takes them.
         even: as if all devices owned equally many tokens, which saves recomputation.
+        part: of all pairs that attention reads.
     """
     few = 1 + 2 * workload.seq_len // (3 * grid.shape[1])
     many = 2 * few
-    low, high = (_phases(grid, workload, share, specialized=specialized, even=even) for share in (few, many))
+    low, high = (_phases(grid, workload, share, part, specialized=specialized, even=even) for share in (few, many))
     tokens, rows = _line(few, low[0], high[0]), _line(few * workload.heads, low[1], high[1])
     return [Paces(Pace(a, b), Pace(c, d)) for a, b, c, d in zip(*tokens, *rows, strict=True)]
 
@@ -76,13 +83,13 @@ def paces(grid: Grid, workload: Workload, *, specialized: bool = False, even: bo
 def least_step(grid: Grid, workload: Workload, *, specialized: bool = False) -> float:
     """Seconds of a step that no division of a grid goes below.
 
-    Units have no size, exchanges of attention and reading keys are free, and curves do not bend.
+    Units and blocks have no size, exchanges of attention and reading keys are free, and curves do not bend.
     """
     if grid.curves is not None:
         free = np.zeros_like(grid.curves.bend)
         grid = replace(grid, curves=replace(grid.curves, bend=free, key=free))
     rows, shares = workload.seq_len * workload.heads, np.full(grid.shape, workload.seq_len)
-    given = paces(grid, workload, specialized=specialized, even=True)
+    given = paces(grid, workload, specialized=specialized, even=True, part=LEAST)
     compute = [pace.tokens.least(workload.seq_len) + pace.rows.least(rows) for pace in given]
     group = np.array(compute) + weight_seconds(grid, workload)
     once = seconds(grid, workload, _aligned(workload, shares), specialized=specialized).once
@@ -96,17 +103,19 @@ def _aligned(workload: Workload, tokens: np.ndarray) -> Division:
 
 
 def _phases(
-    grid: Grid, workload: Workload, share: int, *, specialized: bool, even: bool
+    grid: Grid, workload: Workload, share: int, part: float, *, specialized: bool, even: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of the token and the attention phase, with a share for all; if not even, as if one had another."""
     shares = np.full(grid.shape, share)
     if even or grid.order.size == 1:
-        times = seconds(grid, workload, _aligned(workload, shares), specialized=specialized)
+        times = seconds(grid, workload, _aligned(workload, shares), specialized=specialized, part=part)
         return times.tokens, times.attention
     first, last = shares.copy(), shares.copy()
     first[0, 0] += 1
     last[-1, -1] += 1
-    times, others = (seconds(grid, workload, _aligned(workload, odd), specialized=specialized) for odd in (first, last))
+    times, others = (
+        seconds(grid, workload, _aligned(workload, odd), specialized=specialized, part=part) for odd in (first, last)
+    )
     same = first == shares
     return np.where(same, times.tokens, others.tokens), np.where(same, times.attention, others.attention)
 

@@ -10,19 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from meshes import control, strict_json
 from meshes.cluster import Cluster, Link, digest
 from meshes.curve import Curve, Fit, Sample, fit
 from meshes.job import Job
+from meshes.lengths import visited
 from meshes.stopwatch import Timing, timed
 from meshes.workload import Workload
 from training.link_profile import Exchanges, linked
 from training.segments import Run, Segments
 
-Size = tuple[str, int, int]  # which segment, tokens or rows or numbers, key/value heads
+Size = tuple[str, int, int]  # which segment, tokens or pairs or numbers, key/value heads
 Measured = tuple[Size, Timing]
 POORLY_FITTED = 0.1
+PLAIN = 0.95  # of a round part of a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +116,21 @@ def _kept(name: str) -> Path:
 def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iterator[tuple[Size, Run]]:
     """Compiled segments, with what they measure."""
     row, heads, group = workload.seq_len, workload.heads, workload.heads // workload.kv_heads
-    for tokens in sorted({max(row // part, 1) for part in (8, 4, 2, 1)}):
+    shares = sorted({_plain(row, part) for part in (8, 4, 2, 1)})
+    for tokens in shares:
         yield ("tokens", tokens, 0), segments.tokens(device, tokens)
-    tiles = {(max(row // part, 1), heads) for part in (8, 4, 2, 1)}
+    tiles = {(share, heads) for share in shares}
     tiles |= {(row, max(heads // 2, 1)), (row, group)}  # a row in few heads reads few keys
     for queries, count in sorted(tiles):
-        yield ("rows", queries * count, -(-count // group)), segments.attention(device, queries, (0, count))
+        pairs = round(queries * row * count * float(visited(np.array(queries), np.array(row))))
+        yield ("pairs", pairs, -(-count // group)), segments.attention(device, queries, (0, count))
     stored = -(-workload.parameters // jax.device_count())
     yield ("update", stored, 0), segments.update(device, stored)
+
+
+def _plain(row: int, part: int) -> int:
+    """About a part of a row, as shares are: no round number, which blocks and caches take for better or worse."""
+    return min(round(PLAIN * row / part) | 1, row)
 
 
 def _measure(runs: Sequence[tuple[Size, Run]]) -> list[tuple[Size, dict[str, Any]]]:
@@ -155,10 +165,10 @@ def _fitted(workload: Workload, timings: list[Measured]) -> Fit:
     samples, update = [], 0.0
     for (kind, size, kv_heads), timing in timings:
         if kind == "tokens":
-            samples.append(Sample(tokens=size, rows=0, seconds=timing.seconds))
-        elif kind == "rows":  # of one layer
+            samples.append(Sample(tokens=size, pairs=0, seconds=timing.seconds))
+        elif kind == "pairs":  # of one layer
             seconds = timing.seconds * workload.layers
-            samples.append(Sample(tokens=0, rows=size, seconds=seconds, kv_heads=kv_heads))
+            samples.append(Sample(tokens=0, pairs=size, seconds=seconds, kv_heads=kv_heads))
         else:
             update = timing.seconds / size
     return fit(workload.model, samples, update)
@@ -166,7 +176,9 @@ def _fitted(workload: Workload, timings: list[Measured]) -> Fit:
 
 def _row_seconds(workload: Workload, curve: Curve) -> float:
     """Of a microbatch of whole rows on one device."""
-    return curve.compute(workload.seq_len, workload.seq_len * workload.heads, workload.kv_heads)
+    row = np.array(workload.seq_len)
+    pairs = workload.seq_len**2 * workload.heads * float(visited(row, row))
+    return curve.compute(workload.seq_len, pairs, workload.kv_heads)
 
 
 def _numbers(workload: Workload) -> int:

@@ -297,7 +297,7 @@ def test_units() -> None:
 
 
 def test_a_measured_cluster_is_written_and_read_again(tmp_path: Path) -> None:
-    curve = Curve(model="0123", fixed=1e-3, token=1e-5, query=1e-7, update=0.0)
+    curve = Curve(model="0123", fixed=1e-3, token=1e-5, pair=1e-7, update=0.0)
     devices = (
         Device(name="a", speed=2.5, memory=10**9, host="big", process=0, curve=curve),
         Device(name='b "quoted"', host="big", process=0),

@@ -146,7 +146,7 @@ CURVES = Curves(
     model=WORK.model,
     fixed=np.array([[1e-3, 2e-3]]),
     token=np.array([[1e-5, 3e-5]]),
-    query=np.array([[1e-7, 2e-7]]),
+    pair=np.array([[1e-9, 2e-9]]),
     update=np.array([[1e-9, 5e-9]]),
     knee=np.array([[40, 20]]),
     bend=np.array([[2e-5, 9e-5]]),
@@ -161,7 +161,8 @@ def test_measured_curves_take_the_place_of_flops() -> None:
     found = seconds(devices, WORK, division, specialized=True)
     np.testing.assert_allclose(found.tokens, [[1e-3 + 48e-5 + 8 * 2e-5, 2e-3 + 16 * 3e-5]])
     read = np.array([1e-5, 4e-5]) * WORK.kv_heads
-    np.testing.assert_allclose(found.attention, np.array([[48 * 1e-7, 16 * 2e-7]]) * WORK.heads + read)
+    pairs = np.array([[48, 16]]) * 64 * WORK.heads  # one block of queries and one of keys: all of them
+    np.testing.assert_allclose(found.attention, np.array([[1e-9, 2e-9]]) * pairs + read)
     lookups = 50 * 16 * 2 / 2 / BANDWIDTH + LATENCY
     assert found.once == pytest.approx(5e-9 * WORK.parameters / 2 + 4 * LATENCY + lookups)
     switched = seconds(devices, WORK, division)

@@ -13,7 +13,7 @@ from meshes.curve import Curve
 from meshes.divisions import evenly
 from meshes.memory import bytes_needed
 from meshes.moves import near
-from meshes.pace import least_step, paces
+from meshes.pace import TYPICAL, least_step, paces
 from meshes.plan import Plan
 from meshes.planner import plan
 from meshes.recipes import Recipe
@@ -100,10 +100,10 @@ def test_memory_that_is_a_little_short_moves_a_little_work() -> None:
 
 
 def measured(work: Workload, *curves: tuple[float, float, float]) -> Cluster:
-    """Devices of equal FLOP/s with curves of fixed, token and query seconds."""
+    """Devices of equal FLOP/s with curves of fixed and token seconds, and of a query that sees all keys in one head."""
     cluster = Cluster.from_flags(devices=len(curves))
     devices = [
-        replace(device, curve=Curve(model=work.model, fixed=fixed, token=token, query=query, update=1e-9))
+        replace(device, curve=Curve(model=work.model, fixed=fixed, token=token, pair=query / work.seq_len, update=1e-9))
         for device, (fixed, token, query) in zip(cluster.devices, curves, strict=True)
     ]
     return replace(cluster, devices=tuple(devices))
@@ -138,7 +138,7 @@ def test_paces_are_those_of_the_cost_model() -> None:
     cluster = measured(LONG, (0.1, 1e-3, 2e-6), (0.0, 3e-3, 4e-6))
     (found,) = paces(Grid.of(cluster, [(0, 1)]), LONG, specialized=True)
     assert found.tokens.fixed == pytest.approx((0.1, 0.0)) and found.tokens.each == pytest.approx((1e-3, 3e-3))
-    assert found.rows.fixed == (0.0, 0.0) and found.rows.each == pytest.approx((2e-6, 4e-6))
+    assert found.rows.fixed == (0.0, 0.0) and found.rows.each == pytest.approx((TYPICAL * 2e-6, TYPICAL * 4e-6))
 
 
 # Moves.

@@ -9,8 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from meshes.lengths import visited
 from models import attention
 from models.attention import Mask
+from models.blocks import layout
+from sharding.shares import Shares
 from tests.models.attention_oracle import Case, close, compare, draw, ours, plain, share
 
 PATTERNS = [(0,), (0, 1, 2), (0, 0, 1, 1), (0, 0, 0, 1), (0, 1, 1, 1, 1), (1, 1), (0, 0, 2, 2, 2, 2)]
@@ -180,3 +183,16 @@ def test_a_false_promise_of_density_is_refused() -> None:
     case = draw(1, 8, 5, (0, 1))
     with pytest.raises(ValueError, match="dense_causal promises as many queries as keys, got 5 and 8"):
         attention.attend(case.q, case.k, case.v, case.mask, kv_of_head=(0, 1), dense_causal=True)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(534, 289, 93, 108), (512, 256, 128, 128), (4301, 2000, 900, 991), (600, 424), (8192,)]
+)
+def test_the_cost_model_knows_which_blocks_are_computed(sizes: tuple[int, ...]) -> None:
+    """Blocks of queries that begin before a block of keys ends visit it; shares are dealt in turn over the row."""
+    row = sum(sizes)
+    for own in Shares(sizes).indices:
+        cut = layout(len(own), row, (0,))
+        last = own[np.minimum(cut.query_block * np.arange(1, cut.query_blocks + 1), len(own)) - 1]
+        sees = cut.key_block * np.arange(cut.key_blocks) <= last[:, None]
+        assert visited(np.array(len(own)), np.array(row)) == pytest.approx(sees.mean(), rel=0.03)
