@@ -6,6 +6,7 @@ integer shares would gain if messages and waiting took no time.
 """
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,13 @@ def plans(kind: str, config: TrainConfig, cluster: Cluster) -> dict[str, Plan]:
     else:
         request |= {"data_groups": 1, "attention": kind}
     alike = replace(cluster, devices=tuple(replace(device, speed=1.0) for device in cluster.devices))
-    return {"even": make(alike, work, **request), "uneven": make(profiled(cluster, config), work, **request)}
+    return {"even": make(alike, work, **request), "uneven": make(measured(cluster, config), work, **request)}
+
+
+@cache
+def measured(cluster: Cluster, config: TrainConfig) -> Cluster:
+    """Profiled once for all kinds of a cluster that train the same."""
+    return profiled(cluster, config)
 
 
 def main() -> None:
