@@ -64,7 +64,8 @@ def graph_profiled(cluster: Cluster, config: TrainConfig) -> tuple[Cluster, tupl
     """The cluster with measured links, and what vertices and edges of a graph network cost each device."""
     about = {"what": "graph profile", "config": config.to_toml(), "cluster": asdict(cluster)}
     found = _launched(cluster, about)
-    return strict_json.decode(Cluster, found["cluster"], "cluster"), graph_profile.from_json(found["curves"])
+    made = strict_json.decode(graph_profile.GraphProfile, found, "graph profile")
+    return made.cluster, made.curves
 
 
 def exchanged(cluster: Cluster, sizes: Sequence[int], between: float, rounds: int) -> dict[str, float]:
@@ -156,7 +157,7 @@ def _graph_profile(job: Job, config: TrainConfig, devices: list[jax.Device], abo
     subject = Graphs(replace(config, profile="always"))
     found, _ = subject.measured(job, cluster, devices)
     assert subject.curves is not None
-    return {"cluster": asdict(found), "curves": graph_profile.to_json(subject.curves)}
+    return asdict(graph_profile.GraphProfile(cluster=found, curves=subject.curves))
 
 
 def _time(job: Job, config: TrainConfig, devices: list[jax.Device], about: dict[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,27 @@ class GraphPlan(PlanFile):
         """Numbers of the devices in the cluster, [data groups][devices]: one group, in order."""
         return (tuple(range(len(self.curves))),)
 
+    def prediction(self, device: int) -> DevicePrediction:
+        """What a step should cost a device, by its number in the cluster."""
+        return self.predictions[device]
+
+    def part(self, device: int) -> float:
+        """Of a step's work, what a device does, by its number in the cluster."""
+        return self.work(device, self.curves[0]) / sum(self.work(n, self.curves[0]) for n in range(len(self.curves)))
+
+    def size(self, device: int) -> tuple[int, int]:
+        """Vertices and edges that a device computes in a step, as expected; some lanes are that part of the edges.
+
+        Args:
+            device: its number in the cluster.
+        """
+        work, units = self.workload, self.seeds[device] + self.graphs[device]
+        if self.parallel == "sample":
+            return round(units * work.seed_vertices), round(units * work.seed_edges)
+        if self.parallel == "batch":
+            return units * work.vertices, units * work.edges
+        return self.vertices[device], round(self.edges[device] * self.lanes[device] / work.heads)
+
     def work(self, device: int, curve: GraphCurve) -> float:
         """What a device does in a step, in seconds of one with this curve and without halos; compares unlike shares.
 
@@ -105,14 +126,8 @@ class GraphPlan(PlanFile):
             device: its number in the cluster.
             curve: of whatever device.
         """
-        work = self.workload
-        units = self.seeds[device] + self.graphs[device]
-        if self.parallel == "sample":
-            return units * (work.seed_vertices * curve.vertex + work.seed_edges * curve.edge)
-        if self.parallel == "batch":
-            return units * (work.vertices * curve.vertex + work.edges * curve.edge)
-        edges = self.edges[device] * self.lanes[device] / work.heads
-        return self.vertices[device] * curve.vertex + edges * curve.edge
+        vertices, edges = self.size(device)
+        return vertices * curve.vertex + edges * curve.edge
 
     def table(self) -> str:
         """The plan as plain text, one line for each device."""

@@ -81,6 +81,15 @@ class Plan(PlanFile):
         forward = self.tokens[g][m] * work.token_flops + rows * work.layers * work.query_flops
         return 3 * self.microbatches[g] * work.microbatch * forward
 
+    def prediction(self, device: int) -> DevicePrediction:
+        """What a step should cost a device, by its number in the cluster."""
+        g, m = self.place(device)
+        return self.predictions[g][m]
+
+    def part(self, device: int) -> float:
+        """Of a step's work, what a device does, by its number in the cluster."""
+        return self.flops(device) / self.workload.step_flops()
+
     def place(self, device: int) -> tuple[int, int]:
         """Data group of a device, by its number in the cluster, and its place in the group."""
         return next((g, group.index(device)) for g, group in enumerate(self.order) if device in group)

@@ -1,15 +1,17 @@
 """What was predicted beside what is measured: each device's own work, timed apart from the collectives."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import jax
 
+from meshes.cluster import Cluster
 from meshes.job import Job
-from meshes.plan import Plan
+from meshes.plan import DevicePrediction
 from meshes.stopwatch import timed
-from training.segments import Run, Segments
+from training.segments import Run
 
 APART = 0.1  # relative difference that is worth a word
 SAMPLES = 3
@@ -94,6 +96,22 @@ class Comparison:
         )
 
 
+class Compared(Protocol):
+    """What a plan says that can be measured."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    @property
+    def step_seconds(self) -> float: ...
+
+    def prediction(self, device: int) -> DevicePrediction:
+        """What a step should cost a device."""
+
+    def part(self, device: int) -> float:
+        """Of a step's work, what a device does."""
+
+
 @dataclass(eq=False)
 class Comparer:
     """Times this process's devices at the shares of the plan.
@@ -102,19 +120,19 @@ class Comparer:
         job: this process among the others.
         plan: what was predicted.
         devices: in the order of the plan's cluster.
-        segments: of the model.
+        segments: of one device, by its number: what it runs in a step, free of collectives, and how often.
     """
 
     job: Job
-    plan: Plan
+    plan: Compared
     devices: Sequence[jax.Device]
-    segments: Segments
+    segments: Callable[[int], list[tuple[Run, int]]]
 
     def prepare(self) -> None:
         """Compile what will be timed."""
         here = jax.process_index()
         with jax.transfer_guard("allow"):
-            self._runs = {n: self._segments(n) for n, d in enumerate(self.devices) if d.process_index == here}
+            self._runs = {n: self.segments(n) for n, d in enumerate(self.devices) if d.process_index == here}
 
     def compare(self, what: str, step: float) -> Comparison:
         """Time all devices at once, each in its own process, and tell everyone.
@@ -129,8 +147,7 @@ class Comparer:
             compute |= part
         times = []
         for number, device in enumerate(self.plan.cluster.devices):
-            g, m = self.plan.place(number)
-            predicted, seconds = self.plan.predictions[g][m], compute[str(number)]
+            predicted, seconds = self.plan.prediction(number), compute[str(number)]
             times.append(
                 DeviceTimes(
                     name=device.name,
@@ -140,19 +157,8 @@ class Comparer:
                     predicted_waiting=self.plan.step_seconds - predicted.compute,
                 )
             )
-        rates = [self.plan.flops(n) / compute[str(n)] for n in range(len(times)) if compute[str(n)]]
-        ideal = self.plan.workload.step_flops() / sum(rates)
+        rates = [self.plan.part(n) / compute[str(n)] for n in range(len(times)) if compute[str(n)]]
+        ideal = 1 / sum(rates) if rates else step
         return Comparison(
             devices=tuple(times), step=step, predicted_step=self.plan.step_seconds, ideal_fraction=ideal / step
         )
-
-    def _segments(self, number: int) -> list[tuple[Run, int]]:
-        """Segments of one device, and how often a step runs each."""
-        (g, m), work, device = self.plan.place(number), self.plan.workload, self.devices[number]
-        tokens, tile, count = self.plan.tokens[g][m], self.plan.tiles[g][m], self.plan.microbatches[g]
-        made: list[tuple[Run, int]] = []
-        if tokens and count:
-            made.append((self.segments.tokens(device, tokens), count))
-        if tile.tokens and tile.heads[1] > tile.heads[0] and count:
-            made.append((self.segments.attention(device, tile.tokens, tile.heads), count * work.layers))
-        return made

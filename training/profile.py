@@ -1,24 +1,22 @@
 """Measures the devices of a run: what each takes for the model's own segments, and what messages cost."""
 
-import json
-import os
-import platform
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from meshes import control, strict_json
-from meshes.cluster import Cluster, Link, digest
+from meshes.cluster import Cluster, Link
 from meshes.curve import Curve, Fit, Sample, fit
+from meshes.errors import UsageError
 from meshes.job import Job
 from meshes.lengths import visited
 from meshes.stopwatch import Timing, timed
 from meshes.workload import Workload
+from training import kept
 from training.link_profile import Exchanges, linked
 from training.segments import Run, Segments
 
@@ -73,17 +71,15 @@ def profile(
 
 
 def key(cluster: Cluster, devices: Sequence[jax.Device], workload: Workload) -> str:
-    """Names what a profile depends on: the hardware, the limits on it, the model and the version of JAX."""
-    kinds = [device.device_kind for device in devices]
-    about = {"cluster": asdict(cluster), "kinds": kinds, "cores": os.cpu_count(), "machine": platform.processor()}
-    return digest({**about, "model": workload.model, "jax": jax.__version__})
+    """Names what a profile depends on."""
+    return kept.key(cluster, devices, workload.model)
 
 
 def load(name: str) -> Profile | None:
     """A profile that was kept, None if there is none."""
     try:
-        return decode(json.loads(_kept(name).read_text()))
-    except (OSError, ValueError):
+        return decode(kept.load(name))
+    except UsageError:
         return None
 
 
@@ -97,20 +93,8 @@ def decode(data: Any) -> Profile | None:
 
 
 def keep(name: str, profile: Profile) -> None:
-    """Keep a profile for later runs; a cache that cannot be written is no error."""
-    path = _kept(name)
-    beside = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(asdict(profile)))
-        beside.replace(path)
-    except OSError:
-        return
-
-
-def _kept(name: str) -> Path:
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "lopsided" / f"{name}.json"
+    """Keep a profile for later runs."""
+    kept.keep(name, asdict(profile))
 
 
 def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iterator[tuple[Size, Run]]:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from meshes.plan import Plan
 from models import attention, transformer
 from models.transformer import Batch, TransformerConfig
 from sharding import rules
@@ -99,6 +100,17 @@ class Segments:
             return attention.backward(q, k, v, mask, o, lse, o, kv_of_head=kv_of_head)
 
         return _warm(work, device, q, k, v, index, keys, segment)
+
+    def of(self, plan: Plan, number: int, device: jax.Device) -> list[tuple[Run, int]]:
+        """What a device runs in a step, by its number in the plan's cluster, and how often."""
+        g, m = plan.place(number)
+        tokens, tile, count = plan.tokens[g][m], plan.tiles[g][m], plan.microbatches[g]
+        made: list[tuple[Run, int]] = []
+        if tokens and count:
+            made.append((self.tokens(device, tokens), count))
+        if tile.tokens and tile.heads[1] > tile.heads[0] and count:
+            made.append((self.attention(device, tile.tokens, tile.heads), count * plan.workload.layers))
+        return made
 
     def update(self, device: jax.Device, parameters: int) -> Run:
         """One step of the optimizer on so many parameters."""

@@ -102,7 +102,8 @@ class Text:
 
         if job.alone and devices[0].platform == "cpu":
             return None
-        return Comparer(job, plan, devices, program.segments(self.config, self.corpus.vocab_size, len(devices)))
+        segments = program.segments(self.config, self.corpus.vocab_size, len(devices))
+        return Comparer(job, plan, devices, lambda number: segments.of(plan, number, devices[number]))
 
     def finish(self, program: "Program", feed: "RowsFeed", state: "State", reporter: "Reporter") -> None:
         """Continue `--sample`, if there is one and the data are text."""

@@ -73,7 +73,8 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 
 def test_a_comparison_times_what_the_plan_gives_each_device() -> None:
     made = plan(Cluster.from_flags(devices=2), setup.workload(CONFIG, VOCAB), attention="head", data_groups=1)
-    comparer = Comparer(Job(), made, jax.devices()[:2], program.segments(CONFIG, VOCAB, 2))
+    devices, segments = jax.devices()[:2], program.segments(CONFIG, VOCAB, 2)
+    comparer = Comparer(Job(), made, devices, lambda number: segments.of(made, number, devices[number]))
     comparer.prepare()
     compared = comparer.compare("now", step=1.0)
     assert [device.name for device in compared.devices] == ["d0", "d1"]

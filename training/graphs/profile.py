@@ -1,8 +1,7 @@
 """Measures what vertices, edges and messages cost each device: steps of the network on small graphs, and links."""
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from scipy.optimize import nnls
 
 from meshes import control, strict_json
 from meshes.cluster import Cluster
+from meshes.errors import UsageError
 from meshes.graph_costs import GraphCurve, estimated
 from meshes.graph_workload import GraphWorkload
 from meshes.job import Job
@@ -19,20 +19,35 @@ from meshes.mesh import make_mesh
 from meshes.stopwatch import timed
 from models.gnn.config import GnnConfig
 from sharding.placement import Placement
+from training import kept
 from training.graphs.graph import Graph
 from training.graphs.halo import Halo
 from training.graphs.spread import Part
 from training.graphs.step import GraphProgram
 from training.graphs.vertex import VertexSpread
 from training.link_profile import Exchanges, linked
+from training.segments import Run
 
 VERTICES = 4096  # of the largest graph that is timed, at most
 DEGREE = 64  # of its densest, at most
 
 
-def curves(
+@dataclass(frozen=True, kw_only=True)
+class GraphProfile:
+    """What was measured.
+
+    Args:
+        cluster: the devices with speeds on this workload, the links with theirs.
+        curves: of each device.
+    """
+
+    cluster: Cluster
+    curves: tuple[GraphCurve, ...]
+
+
+def profile(
     job: Job, cluster: Cluster, devices: Sequence[jax.Device], workload: GraphWorkload, config: GnnConfig
-) -> tuple[Cluster, tuple[GraphCurve, ...]]:
+) -> GraphProfile:
     """Measure all devices at the same time, each in its own process.
 
     Args:
@@ -40,13 +55,10 @@ def curves(
         cluster, devices: in the same order.
         workload: what will be planned.
         config: the same network.
-
-    Returns:
-        The cluster with speeds on this workload and links, and the curves.
     """
     here = [n for n, device in enumerate(devices) if device.process_index == jax.process_index()]
     sizes = list(_sizes(workload))
-    runs = {n: [_prepared(config, devices[n], *size) for size in sizes] for n in here}
+    runs = {n: [segment(config, devices[n], *size) for size in sizes] for n in here}
     exchanges = Exchanges.prepared(cluster, devices, workload.vertices * workload.width)
     job.exchange("graph profile compiled", True)
     control.throttle(True)
@@ -61,17 +73,30 @@ def curves(
     rates = [1 / (curve.vertex * workload.vertices + curve.edge * max(workload.edges, 1)) for curve in made]
     speeds = [float(f"{rate / min(rates):.4g}") for rate in rates]
     faster = tuple(replace(device, speed=speed) for device, speed in zip(cluster.devices, speeds, strict=True))
-    return replace(linked(cluster, links), devices=faster, declared=True), made
+    measured = replace(linked(cluster, links), devices=faster, declared=True)
+    return GraphProfile(cluster=measured, curves=made)
 
 
-def to_json(made: Sequence[GraphCurve]) -> str:
-    """Text that `from_json` reads back."""
-    return json.dumps([asdict(curve) for curve in made])
+def decode(data: Any) -> GraphProfile | None:
+    """A profile from its JSON values.
+
+    Raises:
+        UsageError: they are not those of a profile.
+    """
+    return None if data is None else strict_json.decode(GraphProfile, data, "graph profile")
 
 
-def from_json(text: str) -> tuple[GraphCurve, ...]:
-    """Curves from their text."""
-    return tuple(strict_json.decode(GraphCurve, one, "graph curve") for one in json.loads(text))
+def key(cluster: Cluster, devices: Sequence[jax.Device], workload: GraphWorkload) -> str:
+    """Names what a profile depends on."""
+    return kept.key(cluster, devices, f"{workload.network} {workload.vertices} {workload.edges}")
+
+
+def load(name: str) -> GraphProfile | None:
+    """A profile that was kept, None if there is none."""
+    try:
+        return decode(kept.load(name))
+    except UsageError:
+        return None
 
 
 def _sizes(workload: GraphWorkload) -> Iterator[tuple[int, int]]:
@@ -83,8 +108,14 @@ def _sizes(workload: GraphWorkload) -> Iterator[tuple[int, int]]:
             yield vertices, edges
 
 
-def _prepared(config: GnnConfig, device: jax.Device, vertices: int, edges: int) -> Callable[[], None]:
-    """A compiled step on a random graph."""
+def segment(config: GnnConfig, device: jax.Device, vertices: int, edges: int) -> Run:
+    """A step of one device on a random graph, compiled; the optimizer is left out.
+
+    Args:
+        config: the network.
+        device: that runs it.
+        vertices, edges: of the graph.
+    """
     rng = np.random.default_rng(0)
     graph = Graph(
         name="profile",

@@ -1,6 +1,7 @@
 """A graph network on a graph or on many small ones: from the data to a plan, a program and a feed. Imports no JAX."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from training.graphs.spread import Part, Spread
     from training.graphs.step import GraphProgram
     from training.metrics import Reporter
+    from training.segments import Run
     from training.trainable import State
 
 
@@ -141,11 +143,19 @@ class Graphs:
         """The cluster with measured speeds, if `--profile` wants them; the curves are kept for plans."""
         if not setup.wants_profile(self.config, job, cluster, devices):
             return cluster, ()
+        from training import kept
         from training.graphs import profile
 
-        found, self.curves = profile.curves(job, cluster, devices, self.workload, self._network)
-        speeds = ", ".join(f"{device.name} {device.speed:g}" for device in found.devices)
-        return found, (f"measured speeds: {speeds}",)
+        name = profile.key(cluster, devices, self.workload)
+        old = profile.load(name) if job.number == 0 and self.config.profile == "auto" else None
+        found = profile.decode(job.from_first("graph profile that is kept", old and asdict(old)))
+        if found is None:
+            found = profile.profile(job, cluster, devices, self.workload, self._network)
+            if job.number == 0:
+                kept.keep(name, asdict(found))
+        self.curves = found.curves
+        speeds = ", ".join(f"{device.name} {device.speed:g}" for device in found.cluster.devices)
+        return found.cluster, (f"measured speeds: {speeds}",)
 
     def program(
         self, plan: GraphPlan, devices: "list[jax.Device]", done: int = 0, place: dict[str, Any] | None = None
@@ -201,8 +211,19 @@ class Graphs:
         return LinkFeed(program, self.data, pairs, _costs(plan))
 
     def comparer(self, job: Job, plan: GraphPlan, devices: "list[jax.Device]") -> "Comparer | None":
-        """None: graph networks are not timed beside the steps."""
-        return None
+        """What times devices apart from each other; None for emulated ones of one process, which share its cores."""
+        from training.comparison import Comparer
+
+        if job.alone and devices[0].platform == "cpu":
+            return None
+        return Comparer(job, plan, devices, lambda number: self.segments(plan, number, devices[number]))
+
+    def segments(self, plan: GraphPlan, number: int, device: "jax.Device") -> "list[tuple[Run, int]]":
+        """What times a device, by its number in the cluster: a step on a random graph as large as its share."""
+        from training.graphs import profile
+
+        vertices, edges = plan.size(number)
+        return [(profile.segment(self._network, device, max(vertices, 1), edges), 1)] if vertices + edges else []
 
     def finish(self, program: "GraphProgram", feed: "GraphFeed[Any]", state: "State", reporter: "Reporter") -> None:
         """Metrics on the test part, beside what is reached without a network."""
