@@ -106,7 +106,7 @@ class GraphPlan(PlanFile):
         """Of a step's work, what a device does, by its number in the cluster."""
         return self.work(device, self.curves[0]) / sum(self.work(n, self.curves[0]) for n in range(len(self.curves)))
 
-    def size(self, device: int) -> tuple[int, int]:
+    def size(self, device: int) -> tuple[float, float]:
         """Vertices and edges that a device computes in a step, as expected; some lanes are that part of the edges.
 
         Args:
@@ -114,10 +114,10 @@ class GraphPlan(PlanFile):
         """
         work, units = self.workload, self.seeds[device] + self.graphs[device]
         if self.parallel == "sample":
-            return round(units * work.seed_vertices), round(units * work.seed_edges)
+            return units * work.seed_vertices, units * work.seed_edges
         if self.parallel == "batch":
             return units * work.vertices, units * work.edges
-        return self.vertices[device], round(self.edges[device] * self.lanes[device] / work.heads)
+        return self.vertices[device], self.edges[device] * self.lanes[device] / work.heads
 
     def work(self, device: int, curve: GraphCurve) -> float:
         """What a device does in a step, in seconds of one with this curve and without halos; compares unlike shares.

@@ -100,10 +100,12 @@ class Compared(Protocol):
     """What a plan says that can be measured."""
 
     @property
-    def cluster(self) -> Cluster: ...
+    def cluster(self) -> Cluster:
+        """The devices."""
 
     @property
-    def step_seconds(self) -> float: ...
+    def step_seconds(self) -> float:
+        """Of a step."""
 
     def prediction(self, device: int) -> DevicePrediction:
         """What a step should cost a device."""

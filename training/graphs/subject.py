@@ -222,7 +222,7 @@ class Graphs:
         """What times a device, by its number in the cluster: a step on a random graph as large as its share."""
         from training.graphs import profile
 
-        vertices, edges = plan.size(number)
+        vertices, edges = (round(size) for size in plan.size(number))
         return [(profile.segment(self._network, device, max(vertices, 1), edges), 1)] if vertices + edges else []
 
     def finish(self, program: "GraphProgram", feed: "GraphFeed[Any]", state: "State", reporter: "Reporter") -> None:
