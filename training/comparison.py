@@ -76,12 +76,12 @@ class Comparison:
         if rest < 0:
             return (
                 f"advice: a step takes {1e3 * self.step:.4g} ms and its work alone {1e3 * busy:.4g} ms: steps so short"
-                " cannot be compared, try a larger model or --microbatch"
+                " cannot be compared, try a larger model or more work in a step"
             )
         if abs(rest - planned_rest) > abs(busy - planned):
             return (
                 f"advice: messages and waiting take {1e3 * rest:.4g} ms of the step, {1e3 * planned_rest:.4g} ms were"
-                " planned: measure links with --profile always, or send less often with a larger --microbatch"
+                " planned: measure links with --profile always, or give each step more work between messages"
             )
         ratios = sorted((d.compute / d.predicted_compute, d.name) for d in worked)
         (low, fast), (high, slow) = ratios[0], ratios[-1]
