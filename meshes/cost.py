@@ -182,12 +182,12 @@ def seconds(
     # Forward 1, backward 2, and rematerialised layers run again; a switched backward recomputes its branch.
     passes, again = 3 + remat, not exact
     tiles = division.queries * division.heads * _ring_padding(workload, division)
-    keys = np.array(division.tokens.max() if division.kv == "ring" else workload.seq_len)
     if grid.curves is not None and grid.curves.model == workload.model:
         curves, works = grid.curves, division.tokens + tiles > 0
         token = (1 + again / passes) * token_seconds(curves, division.tokens) + curves.fixed * works
         weights, moved = link_bytes(grid, workload, division)
         token = token + curves.byte * weights + curves.row_byte * moved[:, None]
+        keys = np.array(division.tokens.max() if division.kv == "ring" else workload.seq_len)
         pairs = tiles * workload.seq_len * (visited(division.queries, keys) if part is None else part)
         attention = curves.pair * pairs + curves.key * division.kv_heads * (tiles > 0)
     else:

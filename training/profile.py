@@ -8,15 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshes import control, strict_json
+from meshes import control
 from meshes.cluster import Cluster, Link
 from meshes.curve import Curve, Fit, Sample, fit
-from meshes.errors import UsageError
 from meshes.job import Job
 from meshes.lengths import visited
 from meshes.stopwatch import Timing, timed
 from meshes.workload import Workload
-from training import kept
 from training.link_profile import Exchanges, linked
 from training.segments import Run, Segments
 
@@ -70,33 +68,6 @@ def profile(
     return _profile(cluster, workload, timings, [replace(f, curve=c) for f, c in zip(fits, curves, strict=True)], links)
 
 
-def key(cluster: Cluster, devices: Sequence[jax.Device], workload: Workload) -> str:
-    """Names what a profile depends on."""
-    return kept.key(cluster, devices, workload.model)
-
-
-def load(name: str) -> Profile | None:
-    """A profile that was kept, None if there is none."""
-    try:
-        return decode(kept.load(name))
-    except UsageError:
-        return None
-
-
-def decode(data: Any) -> Profile | None:
-    """A profile from its JSON values.
-
-    Raises:
-        UsageError: they are not those of a profile.
-    """
-    return None if data is None else strict_json.decode(Profile, data, "profile")
-
-
-def keep(name: str, profile: Profile) -> None:
-    """Keep a profile for later runs."""
-    kept.keep(name, asdict(profile))
-
-
 def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iterator[tuple[Size, Run]]:
     """Compiled segments, with what they measure."""
     row, heads, group = workload.seq_len, workload.heads, workload.heads // workload.kv_heads
@@ -106,8 +77,10 @@ def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iter
     tiles = {(share, heads) for share in shares}
     tiles |= {(row, max(heads // 2, 1)), (row, group)}  # a row in few heads reads few keys
     for queries, count in sorted(tiles):
-        pairs = round(queries * row * count * float(visited(np.array(queries), np.array(row))))
-        yield ("pairs", pairs, -(-count // group)), segments.attention(device, queries, (0, count))
+        yield (
+            ("pairs", count * _pairs(queries, row), -(-count // group)),
+            segments.attention(device, queries, (0, count)),
+        )
     stored = -(-workload.parameters // jax.device_count())
     yield ("update", stored, 0), segments.update(device, stored)
 
@@ -115,6 +88,11 @@ def _prepare(segments: Segments, device: jax.Device, workload: Workload) -> Iter
 def _plain(row: int, part: int) -> int:
     """About a part of a row, as shares are: no round number, which blocks and caches take for better or worse."""
     return min(round(PLAIN * row / part) | 1, row)
+
+
+def _pairs(queries: int, row: int) -> int:
+    """Pairs of queries and keys that attention computes in one head."""
+    return round(queries * row * float(visited(np.array(queries), np.array(row))))
 
 
 def _measure(runs: Sequence[tuple[Size, Run]]) -> list[tuple[Size, dict[str, Any]]]:
@@ -160,9 +138,8 @@ def _fitted(workload: Workload, timings: list[Measured]) -> Fit:
 
 def _row_seconds(workload: Workload, curve: Curve) -> float:
     """Of a microbatch of whole rows on one device."""
-    row = np.array(workload.seq_len)
-    pairs = workload.seq_len**2 * workload.heads * float(visited(row, row))
-    return curve.compute(workload.seq_len, pairs, workload.kv_heads)
+    row = workload.seq_len
+    return curve.compute(row, workload.heads * _pairs(row, row), workload.kv_heads)
 
 
 def _numbers(workload: Workload) -> int:

@@ -1,7 +1,6 @@
 """A transformer on rows of tokens: from the corpus to a plan, a program and a feed. Imports no JAX by itself."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from meshes.cluster import Cluster
@@ -54,17 +53,16 @@ class Text:
         """The cluster with measured speeds, curves and links, if `--profile` wants them; and lines about it."""
         if not setup.wants_profile(self.config, job, cluster, devices):
             return cluster, ()
-        from training import profile, program
+        from training import kept, profile, program
 
         work = setup.workload(self.config, self.corpus.vocab_size)
-        name = profile.key(cluster, devices, work)
-        kept = profile.load(name) if job.number == 0 and self.config.profile == "auto" else None
-        found = profile.decode(job.from_first("profile that is kept", kept and asdict(kept)))
-        if found is None:
+
+        def measure() -> profile.Profile:
             segments = program.segments(self.config, self.corpus.vocab_size, len(devices))
-            found = profile.profile(job, cluster, devices, work, segments)
-            if job.number == 0:
-                profile.keep(name, found)
+            return profile.profile(job, cluster, devices, work, segments)
+
+        name = kept.key(cluster, devices, work.model)
+        found = kept.once(job, name, profile.Profile, measure, again=self.config.profile == "always")
         speeds = ", ".join(f"{d.name} {d.speed:g}" for d in found.cluster.devices)
         return found.cluster, (f"measured speeds: {speeds}", *found.notes)
 

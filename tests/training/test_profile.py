@@ -8,7 +8,7 @@ import pytest
 from meshes.cluster import Cluster
 from meshes.job import Job
 from meshes.planner import plan
-from training import profile, program, setup
+from training import kept, profile, program, setup
 from training.comparison import Comparer
 from training.config import TrainConfig
 
@@ -50,17 +50,17 @@ def test_a_profile_is_kept_for_the_same_devices_and_model(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cluster, work = Cluster.from_flags(devices=2), setup.workload(CONFIG, VOCAB)
-    name = profile.key(cluster, jax.devices()[:2], work)
-    assert profile.load(name) is None
-    profile.keep(name, found)
-    assert profile.load(name) == found
+    name = kept.key(cluster, jax.devices()[:2], work.model)
+    assert kept.load(name, profile.Profile) is None
+    kept.keep(name, found)
+    assert kept.load(name, profile.Profile) == found
     others = [
-        profile.key(Cluster.from_flags(devices=2, speeds=(2, 1)), jax.devices()[:2], work),
-        profile.key(cluster, jax.devices()[:2], setup.workload(CONFIG, VOCAB + 1)),
+        kept.key(Cluster.from_flags(devices=2, speeds=(2, 1)), jax.devices()[:2], work.model),
+        kept.key(cluster, jax.devices()[:2], setup.workload(CONFIG, VOCAB + 1).model),
     ]
     assert name not in others and len({*others}) == 2
     (tmp_path / "lopsided" / f"{name}.json").write_text('{"cluster": ')  # by a process that was killed
-    assert profile.load(name) is None
+    assert kept.load(name, profile.Profile) is None
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
@@ -68,8 +68,8 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    profile.keep("name", found)
-    assert profile.load("name") is None
+    kept.keep("name", found)
+    assert kept.load("name", profile.Profile) is None
 
 
 def test_a_comparison_times_what_the_plan_gives_each_device() -> None:

@@ -9,9 +9,8 @@ import numpy as np
 import optax
 from scipy.optimize import nnls
 
-from meshes import control, strict_json
+from meshes import control
 from meshes.cluster import Cluster
-from meshes.errors import UsageError
 from meshes.graph_costs import GraphCurve, estimated
 from meshes.graph_workload import GraphWorkload
 from meshes.job import Job
@@ -19,7 +18,6 @@ from meshes.mesh import make_mesh
 from meshes.stopwatch import timed
 from models.gnn.config import GnnConfig
 from sharding.placement import Placement
-from training import kept
 from training.graphs.graph import Graph
 from training.graphs.halo import Halo
 from training.graphs.spread import Part
@@ -75,28 +73,6 @@ def profile(
     faster = tuple(replace(device, speed=speed) for device, speed in zip(cluster.devices, speeds, strict=True))
     measured = replace(linked(cluster, links), devices=faster, declared=True)
     return GraphProfile(cluster=measured, curves=made)
-
-
-def decode(data: Any) -> GraphProfile | None:
-    """A profile from its JSON values.
-
-    Raises:
-        UsageError: they are not those of a profile.
-    """
-    return None if data is None else strict_json.decode(GraphProfile, data, "graph profile")
-
-
-def key(cluster: Cluster, devices: Sequence[jax.Device], workload: GraphWorkload) -> str:
-    """Names what a profile depends on."""
-    return kept.key(cluster, devices, f"{workload.network} {workload.vertices} {workload.edges}")
-
-
-def load(name: str) -> GraphProfile | None:
-    """A profile that was kept, None if there is none."""
-    try:
-        return decode(kept.load(name))
-    except UsageError:
-        return None
 
 
 def _sizes(workload: GraphWorkload) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,6 @@
 """A graph network on a graph or on many small ones: from the data to a plan, a program and a feed. Imports no JAX."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -146,13 +145,13 @@ class Graphs:
         from training import kept
         from training.graphs import profile
 
-        name = profile.key(cluster, devices, self.workload)
-        old = profile.load(name) if job.number == 0 and self.config.profile == "auto" else None
-        found = profile.decode(job.from_first("graph profile that is kept", old and asdict(old)))
-        if found is None:
-            found = profile.profile(job, cluster, devices, self.workload, self._network)
-            if job.number == 0:
-                kept.keep(name, asdict(found))
+        work = self.workload
+
+        def measure() -> profile.GraphProfile:
+            return profile.profile(job, cluster, devices, work, self._network)
+
+        name = kept.key(cluster, devices, f"{work.network} {work.vertices} {work.edges}")
+        found = kept.once(job, name, profile.GraphProfile, measure, again=self.config.profile == "always")
         self.curves = found.curves
         speeds = ", ".join(f"{device.name} {device.speed:g}" for device in found.cluster.devices)
         return found.cluster, (f"measured speeds: {speeds}",)

@@ -1,6 +1,6 @@
 """What graph networks take on each device, measured, kept, and compared with a plan."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,8 @@ import pytest
 
 from meshes.cluster import Cluster
 from meshes.job import Job
-from training import kept
 from training.comparison import Comparer
 from training.config import TrainConfig
-from training.graphs import profile
 from training.graphs.subject import Graphs
 
 CLUSTER = replace(Cluster.from_flags(devices=2), flops_per_speed=1e5)  # so slow that work outweighs messages
@@ -23,24 +21,22 @@ def subject() -> Graphs:
     return Graphs(TrainConfig(model="gcn", data=Path("karate"), d_model=8, heads=2, profile="always"))
 
 
-@pytest.fixture
-def found(subject: Graphs) -> profile.GraphProfile:
-    return profile.profile(Job(), CLUSTER, jax.devices()[:2], subject.workload, subject._network)
-
-
-def test_a_profile_is_kept_and_found_again(
-    subject: Graphs, found: profile.GraphProfile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_was_measured_is_kept_unless_it_is_wanted_again(
+    subject: Graphs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    devices, work = jax.devices()[:2], subject.workload
-    name = profile.key(CLUSTER, devices, work)
-    assert profile.load(name) is None
-    kept.keep(name, asdict(found))
-    assert profile.load(name) == found
-    others = [replace(work, layers=work.layers + 1), replace(work, edges=work.edges + 1)]
-    assert name not in {profile.key(CLUSTER, devices, other) for other in others}
-    kept.keep(name, {"cluster": {}, "curves": []})  # of another version
-    assert profile.load(name) is None
+
+    def measured(how: str, cluster: Cluster) -> tuple[Cluster, Any]:
+        again = Graphs(replace(subject.config, profile=how))  # type: ignore[arg-type]
+        return again.measured(Job(), cluster, jax.devices()[:2])[0], again.curves
+
+    monkeypatch.setattr("training.setup.wants_profile", lambda *_: True)
+    first = measured("auto", CLUSTER)
+    assert measured("auto", CLUSTER) == first
+    assert measured("always", CLUSTER)[1] != first[1]
+    (file,) = (tmp_path / "lopsided").iterdir()
+    file.write_text('{"cluster": {}, "curves": []}')  # of another version
+    assert measured("auto", CLUSTER)[1] != first[1]
 
 
 @pytest.mark.parametrize("parallel", ["vertex", "feature", "sample"])
